@@ -1,7 +1,7 @@
-"""Cells of the tables of figures: each one training by the `lmlab` command, recorded as JSON.
+"""Training runs of the benchmark tables: each cell is one `lmlab train`, recorded as JSON.
 
-A cell whose record is there is not run again, and one that was stopped resumes, so that a table
-may be filled over days; `run_cells` runs a few at a time.
+Cells that have a record are skipped and interrupted ones resume, so a table can be filled over
+days; `run_cells` runs a few in parallel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One training: a protocol, a system, a way of training it, a seed."""
+    """One training: a protocol, a system, a training variant, a seed."""
 
     protocol: str
     system: str
@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the data is, where runs and records go, and with how many threads a run works."""
+    """Paths of the data, runs and records, and the number of threads per run."""
 
     data: Path
     runs: Path
@@ -55,7 +55,7 @@ def lmlab(*arguments: str, threads: int) -> subprocess.CompletedProcess[str]:
 
 
 def run_cell(cell: Cell, place: Place) -> None:
-    """Train, compare on the test split, and record what came of it."""
+    """Train, evaluate on the test split, and record the result."""
     if place.record(cell).exists():
         return
     run, corpus = place.runs / cell.name, f"{cell.protocol}:{place.data}"
@@ -69,11 +69,11 @@ def run_cell(cell: Cell, place: Place) -> None:
         return
     row = json.loads(compared.stdout)["rows"][0]
     write_record(cell, place, run, " ".join(["lmlab", *train]), row)
-    print(f"{cell.name}: {row['nats_per_token']:.4f} nats a token", flush=True)
+    print(f"{cell.name}: {row['nats_per_token']:.4f} nats per token", flush=True)
 
 
 def write_record(cell: Cell, place: Place, run: Path, command: str, row: dict[str, Any]) -> None:
-    """The record of a finished cell: how it was made, its row and its course."""
+    """Write the record of a finished cell: command, table row and training curve."""
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     told = command.replace(str(place.data), "DATA").replace(str(run), "RUN")
     record = {
@@ -118,7 +118,7 @@ def arguments(description: str, runs: str) -> argparse.ArgumentParser:
 
 
 def place_of(options: argparse.Namespace, parser: argparse.ArgumentParser, folder: str) -> Place:
-    """The place that the options name."""
+    """The paths given by the options."""
     if options.data is None:
         parser.error("where is the data? give --data or set LMLAB_DATA")
     return Place(

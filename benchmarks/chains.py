@@ -1,15 +1,15 @@
-"""Markov chains on masked models: their speed, the law that Gibbs has, and what they write.
+"""MCMC on masked models: speed, the stationary distribution of Gibbs sampling, sample quality.
 
     python benchmarks/chains.py speed
     python benchmarks/chains.py law --figure docs/images/gibbs-law.svg
     python benchmarks/chains.py quality --data DATA --runs FOLDER [--judge RUN]
 
-Each part adds itself to --out (benchmarks/results/chains.json). `speed`: chains times steps a
-second with 1, 4, 16 and 64 chains, by the clock and by the processor's time. `law`: a tiny BERT is
-trained on texts of three tokens with a known law, so that the laws of Gibbs and of exp(-E) can be
-written down and held against it as it learns. `quality`: texts of a BERT trained on multi30k-l20
-by Gibbs and by Metropolis with as many steps, read by an LSTM. Where they are not in --runs, the
-two are trained (a few minutes of one core each):
+Each part adds its results to --out (benchmarks/results/chains.json). `speed`: chain steps per
+second with 1, 4, 16 and 64 chains, by wall-clock and by CPU time. `law`: a tiny BERT is trained on
+texts of three tokens with a known distribution, so that the distributions of Gibbs and of exp(-E)
+can be enumerated and compared with it during training. `quality`: samples of a BERT trained on
+multi30k-l20 by Gibbs and by Metropolis-Hastings with equally many steps, scored by an LSTM. Models
+that are not in --runs are trained (a few minutes of one core each):
 
     lmlab train bert --recipe glosses --steps 1500 --data multi30k-l20:DATA --out RUNS/bert \\
         --set width=64 layers=2 heads=4 length=32 pairs=none segments=0 masking=dynamic \\
@@ -71,7 +71,7 @@ LENGTH = 12
 
 
 class NoText:
-    """In the place of a tokeniser: speed does not depend on what is written."""
+    """A stand-in for a tokenizer: speed does not depend on the text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -91,7 +91,7 @@ def random_bert(size: int = 10_000, width: int = 64) -> Any:
 
 
 def timed_chains(system: Any, method: str, chains: int, steps: int) -> tuple[float, float]:
-    """Seconds by the clock and of the processor for that many steps of that many chains."""
+    """Wall-clock and CPU seconds for that many steps of that many chains."""
     settings = McmcConfig(
         method=method, chains=chains, steps=steps, length=LENGTH, start="random", energy="raw"
     )
@@ -102,7 +102,7 @@ def timed_chains(system: Any, method: str, chains: int, steps: int) -> tuple[flo
 
 
 def speed(rounds: int, steps: int) -> dict[str, Any]:
-    """Chains × steps a second; rounds take turns, so that a busy moment meets all."""
+    """Chains × steps per second; rounds alternate, so that load affects all alike."""
     system, found = random_bert(), {}
     for method in ("gibbs", "metropolis"):
         timed: dict[int, list[tuple[float, float]]] = {1: [], 4: [], 16: [], 64: []}
@@ -131,14 +131,14 @@ def _rates(
     }
 
 
-# The law of Gibbs -------------------------------------------------------------------------------
+# Stationary distribution of Gibbs sampling -------------------------------------------------------
 
 AT = (0, 10, 30, 100, 300, 1000)
-"""Steps of training at which the laws are written down."""
+"""Training steps at which the distributions are computed."""
 
 
 def true_law(space: Any, seed: int) -> torch.Tensor:
-    """Four tokens at three places, with an energy for each token, pair of neighbours and text."""
+    """Four tokens at three positions, with an energy for each token, bigram and text."""
     generator = torch.Generator().manual_seed(seed)
     alone, pair, whole = (
         torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -172,7 +172,7 @@ def small_bert(width: int, seed: int) -> Any:
 
 
 def laws(system: Any, space: Any, truth: torch.Tensor) -> dict[str, float]:
-    """How far the laws of Gibbs, of exp(-E) and the true one are from each other."""
+    """Distances between the distributions of Gibbs, of exp(-E) and the true one."""
     with evaluation_mode(system):
         energies = {t.name: t.energies(space.batch) for t in _targets(system)}
         proposal = MaskedLMProposal(system)
@@ -204,7 +204,7 @@ def _targets(system: Any) -> tuple[LogitEnergy, PseudoLikelihoodEnergy]:
 
 
 def law(widths: list[int], seeds: int) -> dict[str, Any]:
-    """Laws over the steps of training, for each width and seed."""
+    """Distributions during training, for each width and seed."""
     rows = []
     for width in widths:
         for seed in range(seeds):
@@ -232,7 +232,7 @@ def _while_learning(system: Any, space: Any, truth: torch.Tensor, seed: int) -> 
 
 
 def draw_law(found: dict[str, Any], path: Path) -> None:
-    """Total variation against the steps of training, a line for each pair of laws."""
+    """Plot total variation by training step, a line for each pair of distributions."""
     from lmlab.plotting.figure import (
         FOREGROUND_COLOUR,
         add_legend,
@@ -254,7 +254,7 @@ def draw_law(found: dict[str, Any], path: Path) -> None:
                 )
             axes.set_xticks(range(len(AT)), [str(step) for step in AT])
             axes.set_title(f"width {width}", fontsize=10, color=FOREGROUND_COLOUR, loc="left")
-            axes.set_xlabel("steps of training", color=FOREGROUND_COLOUR)
+            axes.set_xlabel("training steps", color=FOREGROUND_COLOUR)
             axes.set_ylim(0, None)
         every[0].set_ylabel("total variation", color=FOREGROUND_COLOUR)
         add_legend(every[-1])
@@ -266,7 +266,7 @@ def _mean(rows: list[dict[str, float]], width: int, step: int, name: str) -> flo
     return statistics.mean(found)
 
 
-# What they write --------------------------------------------------------------------------------
+# Sample quality ---------------------------------------------------------------------------------
 
 
 def trained(name: str, given: argparse.Namespace) -> Any:
@@ -283,7 +283,7 @@ def trained(name: str, given: argparse.Namespace) -> Any:
 
 
 def quality(given: argparse.Namespace) -> dict[str, Any]:
-    """Gibbs and Metropolis from the same starts with as many steps; figures beside real texts."""
+    """Gibbs and Metropolis from the same initial states with equal steps, against real texts."""
     bert, judge = trained("bert", given), trained("lstm", given)
     held_out = _real_texts(given.data)
     references = held_out[: given.references]
@@ -330,14 +330,14 @@ def quality(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _training(model: Any) -> dict[str, Any]:
-    """What a run was trained by, without where it lies."""
+    """The training settings of a run, without its path."""
     config = model.config
     training = {name: config["training"].get(name) for name in ("epochs", "steps", "seed")}
     return {"recipe": config["recipe"], "system": config["system_config"], **training}
 
 
 def _real_texts(data: Path) -> list[str]:
-    """Texts that neither was trained on, cut as those were."""
+    """Held-out texts of both, truncated alike."""
     from lmlab.data.corpus import open_corpus
 
     split = open_corpus(f"multi30k-l20:{data}").split("test")

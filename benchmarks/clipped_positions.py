@@ -1,13 +1,13 @@
-"""Does a clipping distance of 2 suffice for Shaw's relative positions? On the language `grammar`.
+"""Clipping distance of Shaw's relative positions: does 2 suffice? On the language `grammar`.
 
     python benchmarks/clipped_positions.py [--seeds 2] [--out FILE.json]
     python benchmarks/clipped_positions.py --table
 
-Shaw et al. 2018 find that BLEU hardly changes from k = 2 on (their table 3). Here a `gpt`, which
-sees what is before a place, and a `bert`, which sees both sides and has nothing but positions to
-tell order by, are trained with k = 1, 2, 4, 8, 16 and without positions (k = 0 but for a constant).
-Measured on the same held-out sentences: `gpt` by its regret, the nats a sentence above those of the
-grammar itself; `bert` by the sum of its conditionals, nats a token, which has no floor here.
+Shaw et al. 2018 find that BLEU hardly changes from k = 2 on (their table 3). Here a `gpt` (left
+context only) and a `bert` (both sides, and no other information about order) are trained with k =
+1, 2, 4, 8, 16 and without positions (k = 0 but for a constant). On the same held-out sentences
+`gpt` is evaluated by its regret, the nats per sentence above the grammar's own entropy, and `bert`
+by its pseudo-log-likelihood in nats per token, which has no floor here.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def trained(system: str, reach: int, seed: int) -> Record:
 
 
 def table(records: list[Record]) -> str:
-    """By clipping distance; the mean of the seeds and half of their range."""
+    """By clipping distance; mean over seeds and half of their range."""
     lines = [
-        "| k | `gpt`: regret, nats a sentence | `bert`: nats a token (pseudo) |",
+        "| k | `gpt`: regret, nats per sentence | `bert`: nats per token (pseudo) |",
         "|---|---|---|",
     ]
     for reach in REACHES:

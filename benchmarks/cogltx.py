@@ -1,30 +1,27 @@
-"""CogLTX beside plain ways to read texts that are longer than the window, on long bAbI stories.
+"""CogLTX against simple strategies for texts longer than the window, on long bAbI stories.
 
     python benchmarks/cogltx.py --babi FOLDER [--tasks 1 2 5 15] [--words 200] [--steps 600]
         [--learning-rate 2e-3] [--seeds 3] [--ways head tail …] [--out FILE.json]
     python benchmarks/cogltx.py --draw FILE.json --figure FILE.svg
     python benchmarks/cogltx.py --babi FOLDER --last-giving
 
-Stories of bAbI with distracting sentences strewn in until each has so many words, several times the
-window of 64 tokens; `lmlab/tasks/long_context/long_babi.py` says which sentences do not change the
-answer. Tasks 1, 2 and 5 are asked for the words of the text (span), task 15 for its label
-(classify). Without
---babi the rows are the built-in `capitals-long`, and there is no first stage. For each seed a small
-`cogltx` is put to the stories as bAbI has them, the end of those that exceed the window, and told
-nothing of what supports an answer (--short-steps; for task 2 to those of task 1 first); from there
-it is put to the long ones in every way, by the same number of steps of the same size:
+bAbI stories are extended by distractor sentences to a minimum number of words, several times the
+window of 64 tokens; `lmlab/tasks/long_context/long_babi.py` chooses sentences that do not change
+the answer. Tasks 1, 2 and 5 are span extraction, task 15 is classification. Without --babi the rows
+are the built-in `capitals-long`, and there is no first stage. For each seed a small `cogltx` is
+first fine-tuned on the original stories, truncated to the window and without relevance labels
+(--short-steps; for task 2 on those of task 1 before); from there it is fine-tuned on the long ones
+by every strategy, with the same number of steps of the same size:
 
-- answers: the share of the test questions answered rightly (exact match, accuracy). A question
-  whose supporting sentence was cut away counts like any other.
-- read: the share of the supporting sentences that stood in what was read, and of the questions of
-  which all did.
-- short: the first stage itself, asked of stories as they are.
-- marks: of the judge without labels, precision and recall of what it holds to be relevant in the
-  training texts at the end.
+- answers: exact match or accuracy on the test questions. A question whose supporting sentence was
+  truncated counts like any other.
+- read: the share of supporting sentences in the encoded blocks, and of questions with all of them.
+- short: the first stage itself, on the original stories.
+- marks: precision and recall of the unsupervised relevance labels of the training texts at the end.
 
-What is measured is kept after each fine-tuning in --out, and is not measured again. --last-giving
-trains nothing: it tells how many questions of task 5 the last giving of a text answers, which a
-reader may learn instead of who gave what to whom.
+Results are saved to --out after each fine-tuning and not measured again. --last-giving trains
+nothing: it counts the questions of task 5 that the last giving event of a text answers, a shortcut
+that a model may learn instead of who gave what to whom.
 """
 
 from __future__ import annotations
@@ -50,10 +47,10 @@ from lmlab.tasks.task_rows import read_splits
 
 SYSTEM = {
     "width": 64,
-    "layers": 3,  # with two, and with larger batches, a name is hardly ever found by another
+    "layers": 3,  # fewer layers or larger batches hardly learn to look a name up by another
     "heads": 4,
     "length": 64,
-    "positions": "rotary",  # learned places take far longer to find a sentence's person by
+    "positions": "rotary",  # learned positions take far longer to find the person of a sentence
     "pre_norm": True,
     "block_size": 8,  # a sentence of bAbI has at most eight words
     "learning_rate": 2e-3,
@@ -61,22 +58,22 @@ SYSTEM = {
 }
 TRAINING = {"tokens_per_batch": 1024, "warmup_steps": 30}
 SETTINGS = ("words", "steps", "short_steps", "base_steps", "learning_rate", "rows", "test")
-"""Options that a record was measured with."""
+"""Options of a record."""
 WAYS = ("head", "tail", "head-tail", "windows", "pooling", "labels", "interventions")
-"""The last two are memrecall with what teaches its judge."""
+"""The last two are memrecall with the supervision of its relevance scorer."""
 BEFORE = {2: (1,)}
-"""Tasks whose stories are learnt before those of a task: two supporting sentences, after one."""
+"""Tasks trained on before a task: two supporting facts after one."""
 TEXTS = 500
-"""Training texts that the system is trained on before the task."""
+"""Training texts for pre-training."""
 
 
 def task_of(options: argparse.Namespace, number: int) -> str:
-    """The name of the task that rows are put to."""
+    """The name of the fine-tuning task."""
     return "classify" if options.babi is not None and number == 15 else "span"
 
 
 def splits_of(options: argparse.Namespace, number: int, words: int) -> dict[str, list[Any]]:
-    """The rows of a task, of so many words at least."""
+    """The rows of a task, of at least `words` words."""
     task = find_task(task_of(options, number))
     if options.babi is None:
         splits = read_splits("capitals-long", task)
@@ -89,7 +86,7 @@ def splits_of(options: argparse.Namespace, number: int, words: int) -> dict[str,
 
 
 def train_base(splits: dict[str, list[Any]], folder: Path, steps: int) -> Path:
-    """A small CogLTX on the training texts, in stretches of four sentences, and the questions."""
+    """A small CogLTX on the training texts, in chunks of four sentences, and the questions."""
     lines = []
     for row in splits["train"][:TEXTS]:
         sentences = row["text"].split(" . ")
@@ -124,7 +121,7 @@ def put_to_task(
     steps: int,
     learning_rate: float,
 ) -> dict[str, Any]:
-    """What a run makes of the rows, read in one way."""
+    """Metrics of a run fine-tuned on the rows by one strategy."""
     recalls = way in ("labels", "interventions")
     began = time.process_time()
     found = lmlab.finetune(
@@ -153,7 +150,7 @@ def put_to_task(
 
 
 def judge_marks(run: Path, rows: Path, task: str) -> dict[str, float]:
-    """Precision and recall of the marks that a run ended with, against the rows' relevant."""
+    """Precision and recall of a run's final relevance labels against the rows' gold labels."""
     model = lmlab.load_task(run)
     splits = read_splits(rows, find_task(task))
     prepared = model.pipeline.prepare(splits["train"], training=True)
@@ -177,7 +174,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             raise SystemExit(f"{options.out} was measured with {report['settings']}.")
     for number in options.tasks if options.babi else [0]:
         done = {(r["way"], r["seed"]) for r in report["records"] if r["task"] == number}
-        # Vectors that are pooled over windows tell no place of an answer.
+        # Vectors pooled over windows have no answer positions.
         spans = task_of(options, number) == "span"
         ways = [way for way in options.ways if not (spans and way == "pooling")]
         every = [(way, seed) for seed in range(options.seeds) for way in ways]
@@ -190,7 +187,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def measure_task(
     options: argparse.Namespace, number: int, asked: list[tuple[str, int]], report: dict[str, Any]
 ) -> None:
-    """Each way with each seed, from what that seed has learnt of the stories as they are."""
+    """Each strategy with each seed, from that seed's run on the original stories."""
     task = task_of(options, number)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -209,7 +206,7 @@ def measure_task(
 def learn_short(
     options: argparse.Namespace, number: int, seed: int, base: Path, report: dict[str, Any]
 ) -> Path:
-    """The run that a seed makes of stories as they are; of those of `BEFORE` first."""
+    """The run of a seed on the original stories, after those of `BEFORE`."""
     begun = base
     for stage in (*BEFORE.get(number, ()), number):
         before, begun = begun, base.parent / f"short-{stage}-{seed}"
@@ -226,7 +223,7 @@ def learn_short(
 
 
 def keep(report: dict[str, Any], record: dict[str, Any], out: Path | None) -> None:
-    """In the place of what was measured of the same before."""
+    """Add a record, replacing an earlier one of the same settings."""
     same = ("task", "way", "seed")
     others = [r for r in report["records"] if any(r[name] != record[name] for name in same)]
     report["records"] = [*others, record]
@@ -236,7 +233,7 @@ def keep(report: dict[str, Any], record: dict[str, Any], out: Path | None) -> No
 
 
 def means(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean and standard deviation over seeds, by task and way."""
+    """Mean and standard deviation over seeds, by task and strategy."""
     found: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
         found[record["task"], record["way"]].append(record)
@@ -252,7 +249,7 @@ def means(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def print_table(report: dict[str, Any]) -> None:
-    print("| task | way | seeds | right | supporting read | all of them |")
+    print("| task | strategy | seeds | correct | supporting encoded | all of them |")
     print("|---|---|---|---|---|---|")
     for line in report["means"]:
         figures = [
@@ -264,7 +261,7 @@ def print_table(report: dict[str, Any]) -> None:
 
 
 def answered_by_last_giving(rows: list[Any]) -> float:
-    """The share of questions of task 5 that are answered by the last giving of the text."""
+    """The share of questions of task 5 that the last giving event of the text answers."""
     right = 0
     for row in rows:
         every = re.findall(r"(\w+) (?:gave|handed|passed) the (\w+) to (\w+)", row["text"])
@@ -281,7 +278,7 @@ def answered_by_last_giving(rows: list[Any]) -> float:
 
 
 def draw(records: list[dict[str, Any]], path: Path) -> None:
-    """Share of right answers by the way of reading: a panel for each task, a point a seed."""
+    """Plot accuracy by strategy: one panel per task, one point per seed."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -314,13 +311,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--test", type=int, default=500)
     parser.add_argument("--steps", type=int, default=600, help="of each way")
-    parser.add_argument("--short-steps", type=int, default=2500, help="on stories as they are")
-    parser.add_argument("--base-steps", type=int, default=50, help="on masked words, at first")
+    parser.add_argument(
+        "--short-steps", type=int, default=2500, help="steps on the original stories"
+    )
+    parser.add_argument(
+        "--base-steps", type=int, default=50, help="steps of masked LM pre-training"
+    )
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the tasks")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="draw a record instead")
+    parser.add_argument("--draw", type=Path, help="plot a record instead")
     parser.add_argument("--last-giving", action="store_true", help="count a shortcut of task 5")
     parser.add_argument("--figure", type=Path, default=Path("cogltx.svg"))
     options = parser.parse_args()

@@ -1,14 +1,14 @@
-"""Questions over several hops on WordNet: CogQA beside readers without hops (Ding et al. 2019).
+"""Multi-hop questions on WordNet: CogQA against readers without hops (Ding et al. 2019).
 
     python benchmarks/cogqa.py [--seeds 1] [--steps 1500] [--work FOLDER] [--out FILE.json]
     python benchmarks/cogqa.py --table FILE.json
 
-A small `cogqa` is pre-trained on WordNet's glosses and then put to `wordnet-hops` with its two
-systems trained apart (004) and together (the paper). Beside it the same encoder, trained on the
-same questions, reads without hops: the paragraphs of the entities that the question names, or those
-that BM25 finds. Counted are right answers, right paths and both, on questions about entities that
-no training question reads. A part that has run is kept in the work folder and not run again; one
-that was stopped goes on.
+A small `cogqa` is pre-trained on WordNet's glosses and then fine-tuned on `wordnet-hops`, with its
+two systems trained separately and jointly (as in the paper). The baselines are the same encoder,
+trained on the same questions, which reads without hops: the paragraphs of the entities that the
+question names, or those retrieved by BM25. Reported are correct answers, correct paths and both, on
+questions about entities of no training question. Finished parts are kept in the work folder and
+skipped; interrupted ones resume.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def run_cogqa(base: Path, work: Path, seed: int, steps: int, together: bool) -> 
 
 
 def run_plain(base: Path, work: Path, seed: int, steps: int) -> dict[str, dict[str, float]]:
-    """Both readers without hops: one training, two ways to come by paragraphs."""
+    """Both readers without hops: one training run, two sources of paragraphs."""
     from plain_readers import train_plain_reader
 
-    from lmlab.layers.cogqa_config import CogQAConfig
+    from lmlab.layers.span_pointers import CogQAConfig
     from lmlab.tasks.finetune import FINETUNE_DEFAULTS
     from lmlab.tasks.multihop.multihop_rows import MultihopRow, read_multihop_rows
     from lmlab.tasks.multihop.paragraph_store import shared_paragraphs
@@ -116,7 +116,7 @@ def run_plain(base: Path, work: Path, seed: int, steps: int) -> dict[str, dict[s
 
 
 def answered(rows: Any, answers: list[str]) -> dict[str, float]:
-    """Shares of right answers, of all and of each sort of question; there are no paths."""
+    """Accuracy over all questions and by question type; there are no paths."""
     right = [
         (row.sort, row.answer.lower() == answer.lower())
         for row, answer in zip(rows, answers, strict=True)
@@ -129,7 +129,7 @@ def answered(rows: Any, answers: list[str]) -> dict[str, float]:
 
 
 def record(options: argparse.Namespace) -> dict[str, Any]:
-    """All readers and seeds at so many steps; what was measured before is read again."""
+    """All readers and seeds for `steps` steps; existing measurements are reused."""
     import torch
 
     torch.set_num_threads(1)
@@ -188,7 +188,7 @@ def table(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=1500, help="of each stage")
+    parser.add_argument("--steps", type=int, default=1500, help="steps of each stage")
     parser.add_argument("--base-steps", type=int, default=300)
     parser.add_argument("--readers", default=",".join(READERS), type=lambda text: text.split(","))
     parser.add_argument("--work", type=Path, default=Path("runs/cogqa-benchmark"))

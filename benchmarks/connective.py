@@ -1,17 +1,17 @@
-"""P(Y | X) around "X is a Y" (003's last aim), on WordNet: what of it do systems capture?
+"""P(Y | X) in "X is a Y" on WordNet: how much of hypernymy do language models capture?
 
     python benchmarks/connective.py [--systems ngram,window-mixture,lstm] [--epochs 4] [--out FILE]
 
-Every noun of WordNet and what it is a kind (or an instance) of make a sentence, "guide dog is a
-dog". One in twenty X is held out with all its sentences. Each system learns the sentences as text,
-by the same pieces (BPE, 8,000), and is asked for
+Every noun of WordNet and each of its hypernyms (or instance hypernyms) make a sentence, "guide dog
+is a dog". One in twenty X is held out with all its sentences. Each system is trained on the
+sentences as text with the same tokenizer (BPE, 8,000) and evaluated by
 
     log P(Y | "X is a") of held-out pairs, Y with its end,
 
-beside two laws that know no X or little of it: how often each Y comes at all, and how often it
-comes after the same last word of X. A Y that was never seen gets 1/V of one count there, V being
-the kinds of Y seen, which flatters them: there is no end of what was never seen. The difference to
-the first is what X tells of Y, in nats.
+against two count-based baselines that know nothing or little of X: the frequency of Y, and its
+frequency after the same last word of X. An unseen Y gets 1/V of one count there, V the number of
+distinct Y seen, which favours these baselines, since unseen Y are unlimited. The difference to the
+first is the information that X gives about Y, in nats.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def article(word: str) -> str:
 
 
 def split(every: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Training and test, apart by X."""
+    """Training and test split, disjoint in X."""
     names = sorted({x for x, _ in every})
     held = set(names[::EVERY])
     return [p for p in every if p[0] not in held], [p for p in every if p[0] in held]
 
 
 class Counted:
-    """P(Y) and P(Y | last word of X) by counting, each mixed with what is more general."""
+    """P(Y) and P(Y | last word of X) by counting, each smoothed by the more general one."""
 
     def __init__(self, train: list[tuple[str, str]]) -> None:
         self.every = Counter(y for _, y in train)
@@ -84,7 +84,7 @@ class Counted:
 def measure(
     name: str, folder: Path, corpus: Path, test: list[tuple[str, str]], epochs: int
 ) -> dict[str, Any]:
-    """Mean log P(Y | X is a) of a system that has read the training sentences."""
+    """Mean log P(Y | X is a) of a system trained on the sentences."""
     words: dict[str, Any] = {} if name == "ngram" else {"epochs": epochs}
     began = time.perf_counter()
     run = finished(
@@ -107,7 +107,7 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--systems", default=",".join(SETTINGS), help="names with commas")
+    parser.add_argument("--systems", default=",".join(SETTINGS), help="comma-separated names")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

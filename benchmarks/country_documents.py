@@ -1,9 +1,9 @@
-"""Documents about countries, and the task to tell which country one is about, and its capital.
+"""Generated documents about countries; the task is to name a document's country and its capital.
 
 A document is ten sentences of the templates of `capitals-en`, in random order: five about one
-country, three about another, two about a third. The task is `generate`: from a document to
-`China : Beijing`, the country that has the five sentences and its capital. Test documents are new;
-their countries are those of the training rows.
+country, three about another, two about a third. The task is `generate`: from a document to `China :
+Beijing`, the country with five sentences and its capital. Test documents are new; their countries
+are those of the training rows.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from finishing import finished
 
-from lmlab.data.languages.capitals_en import TEMPLATES, Country, country_table
+from lmlab.data.countries import Country, country_table
+from lmlab.data.languages.capitals_en import TEMPLATES
 
 SENTENCES_EACH = (5, 3, 2)
 DOCUMENTS = {"train": 6000, "valid": 200}
 ROWS = {"train": 1000, "valid": 100, "test": 200}
 COUNTRIES = 80
-"""The best known, so that a small network learns their names in some minutes."""
+"""The best-known ones, so that a small network learns their names in minutes."""
 NETWORK = {
     "width": 64,
     "layers": 2,
@@ -47,7 +48,7 @@ def document(generator: np.random.Generator) -> tuple[str, Country]:
 
 
 def write_data(folder: Path) -> tuple[Path, Path]:
-    """The folder of documents and that of rows, made once and always alike."""
+    """The folders of documents and of rows, generated once and deterministically."""
     texts, rows = folder / "documents", folder / "rows"
     if (rows / "test.jsonl").exists():
         return texts, rows
@@ -68,10 +69,10 @@ def write_data(folder: Path) -> tuple[Path, Path]:
 
 
 def pretrained(system: str, out: Path, settings: dict[str, Any], *, steps: int, seed: int) -> Path:
-    """A run on the documents; one step is as good as none, and is what the others are held to."""
+    """A run on the documents; with one step it is the baseline without pre-training."""
     import lmlab
 
-    # The word tokeniser must know the sign that targets are written with.
+    # The word tokenizer must know the separator of the targets.
     texts, _ = write_data(out.parent)
     finished(
         lmlab.train(
@@ -103,7 +104,7 @@ def tokenizer(folder: Path) -> Path:
 def finetuned(
     base: Path, out: Path, settings: dict[str, Any], *, examples: int, steps: int, seed: int
 ) -> dict[str, float]:
-    """What the run gets right of the test rows after fine-tuning on so many rows."""
+    """Test metrics of the run after fine-tuning on `examples` rows."""
     import lmlab
 
     _, rows = write_data(base.parent)

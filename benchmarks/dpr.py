@@ -1,20 +1,19 @@
-"""DPR on WordNet beside BM25: how often is the right gloss among the first found?
+"""DPR against BM25 on WordNet: recall of the right gloss among the top retrieved.
 
     python benchmarks/dpr.py [--seeds 1] [--steps 1000] [--runs DIR] [--out FILE] [--set NAME=VALUE]
                              [--base RUN] [--choice few]
 
-Questions are examples of WordNet with their word left out, of synsets that no training question
-asked for; the document to be found is the synset's gloss, after the words that it defines. `dpr` is
+Questions are examples of WordNet with their word removed, of synsets that occur in no training
+question; the target document is the synset's gloss, preceded by the words that it defines. `dpr` is
 trained on pairs of questions and glosses (`wordnet-examples`), `dpr, inverse cloze` on WordNet's
-texts alone, cut in two; both by the recipe `glosses`, as far as --steps go, with words in pieces.
-`dpr, hard negatives` is set one of BM25 for each question too; `dpr, one step` is the control: its
-vectors are as good as random. Figures: share of the test questions whose gloss is among the first
-1, 5 and 20, of all 117,659 glosses, and of the 1,000 that the first test questions ask for;
---choice few leaves the first out, which costs a large encoder half an hour. With --base, a run to
-begin with, there are two more ways: `the base as it is`, and `dpr, from the base`, which has its
-sizes and its tokeniser and is trained as `dpr` is; `--only` without a name leaves all others out.
-With --runs the trainings are kept, and gone on with; rows are written to --out as they come, and
-not measured again.
+texts alone; both by the recipe `glosses`, for --steps steps, with subwords. `dpr, hard negatives`
+also has one BM25 negative per question; `dpr, one step` is the control, with nearly random vectors.
+Reported is recall at 1, 5 and 20 over all 117,659 glosses, and over the 1,000 that the first test
+questions ask for; --choice few skips the former, which takes a large encoder half an hour. With
+--base, a run to start from, there are two more rows: `the base as it is`, and `dpr, from the base`,
+which has its sizes and tokenizer and is trained as `dpr` is; `--only` without a name skips all
+others. With --runs the training runs are kept and resumed; rows are written to --out as they are
+measured, and not measured again.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from lmlab.training.train import train
 
 FIRST = (1, 5, 20)
 FEW = 1000
-"""Documents of the smaller choice."""
+"""Documents of the smaller collection."""
 LONGEST = 64
-"""Tokens of a gloss that are read."""
+"""Maximum tokens of a gloss."""
 CORPORA = {
     "dpr": "wordnet-examples",
     "dpr, inverse cloze": "wordnet",
@@ -55,10 +54,10 @@ CORPORA = {
 }
 AS_IT_IS, FROM_BASE = "the base as it is", "dpr, from the base"
 OWN = {"dpr, hard negatives": {"hard_negatives": "1"}}
-"""Settings of a way alone."""
+"""Settings of single rows."""
 
 Find = Callable[[list[str], int], NDArray[np.int64]]
-"""Questions to the numbers of the documents found, (questions, k)."""
+"""Maps questions to the indices of the retrieved documents, (questions, k)."""
 
 
 def recalls(find: Find, documents: Documents, questions: list[Example]) -> dict[str, float]:
@@ -75,12 +74,12 @@ def lexical(documents: Documents) -> Find:
 
 
 def dense(run: Path, documents: Documents) -> Find:
-    """A run's encoders, all documents compared."""
+    """Exhaustive search with a run's encoders."""
     model = load_run(run)
     system: Any = model.system
     with torch.no_grad():
         width = system.encode(Batch.collate([[system.vocabulary.bos]], 0)).shape[1]
-    memory = DocumentMemory(documents, system.vocabulary, width=width, longest=LONGEST)
+    memory = DocumentMemory(documents, system.vocabulary, width=width, max_document_length=LONGEST)
     memory.setup_tokenizer(model.tokenizer)
     memory.embed(system.encode)
 
@@ -100,7 +99,7 @@ def dense(run: Path, documents: Documents) -> Find:
 def figures(
     make: Callable[[Documents], Find], every: Documents, questions: list[Example], *, whole: bool
 ) -> dict[str, Any]:
-    """Recall among all documents (where `whole`), and among those of the first questions."""
+    """Recall over all documents (if `whole`), and over those of the first questions."""
     names = list(dict.fromkeys(str(each.name) for each in questions))[:FEW]
     few = Documents(every[every.numbers[name]] for name in names)
     asked = [each for each in questions if each.name in few.numbers]
@@ -109,7 +108,7 @@ def figures(
 
 
 def trained(name: str, seed: int, given: argparse.Namespace, folder: Path) -> tuple[Path, float]:
-    """The run of a seed, trained as far as asked, and its seconds this time."""
+    """The run of a seed, trained or resumed, and its seconds this time."""
     base = given.base if name == FROM_BASE else None
     words = [*name.split(), *([] if base is None else [base.name]), str(seed)]
     run, began = folder / "-".join(words).replace(",", ""), time.perf_counter()
@@ -136,12 +135,12 @@ def steps_of(name: str, given: argparse.Namespace) -> int:
 
 
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells a row from the others; rows of a base tell the name of its folder."""
+    """The key of a row; rows of a base include the name of its folder."""
     return tuple(row.get(name) for name in ("way", "base", "seed", "steps"))
 
 
 def planned(given: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows that are asked for, without their figures."""
+    """The requested rows, without their figures."""
     rows: list[dict[str, Any]] = [{"way": "bm25"}]
     base = {} if given.base is None else {"base": given.base.name}
     rows += [{"way": AS_IT_IS, **base}] if base else []
@@ -159,7 +158,7 @@ def measured(
     every: Documents,
     questions: list[Example],
 ) -> dict[str, Any]:
-    """A planned row with its figures, after the training that it takes."""
+    """A planned row with its figures; trains the model if needed."""
     count = partial(figures, every=every, questions=questions, whole=given.choice == "all")
     if row["way"] == "bm25":
         return {**row, **count(lexical)}
@@ -170,7 +169,7 @@ def measured(
 
 
 def begun(given: argparse.Namespace, questions: int) -> dict[str, Any]:
-    """What was measured before with the same settings, to go on with."""
+    """Existing measurements with the same settings, to continue."""
     record: dict[str, Any] = {"questions": questions, "settings": given.set, "rows": []}
     if given.out is None or not given.out.exists():
         return record
@@ -188,12 +187,12 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="settings of dpr or its training")
     parser.add_argument("--base", type=Path, help="a run to begin with, such as import-hf makes")
     parser.add_argument("--choice", default="all", choices=["all", "few"])
-    parser.add_argument("--runs", type=Path, help="where the trainings are kept")
+    parser.add_argument("--runs", type=Path, help="folder of the training runs")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     every, questions = gloss_documents(), list(open_corpus("wordnet-examples").splits["test"])
     record = begun(given, len(questions))
-    # A row without the figures over all documents is measured again where they are asked for.
+    # A row without the figures over all documents is measured again if they are requested.
     done = {key_of(row) for row in record["rows"] if given.choice == "few" or "of all" in row}
     with tempfile.TemporaryDirectory() as temporary:
         for row in planned(given):

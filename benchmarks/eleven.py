@@ -1,14 +1,13 @@
-"""000's eleven sentences under its four scorers, by a BERT that is trained on `capitals` here.
+"""Four masked-LM scorers on eleven Chinese sentences, by a BERT trained on `capitals`.
 
     python benchmarks/eleven.py [--epochs 12] [--seeds 3] [--out benchmarks/results/eleven.json]
-    python benchmarks/eleven.py --notes     # the same count of the scores that 000 prints
+    python benchmarks/eleven.py --notes     # the same for the scores of bert-base-chinese
     python benchmarks/eleven.py --draw benchmarks/results/eleven.json [--figure FILE.svg]
 
-The scorers are those of `lmlab score --method`: simple (nothing masked), raw (each masked, inner
-product), norm (each masked, log-softmax), raw-k-mask (the four blanks masked at once), each a mean
-over all tokens as in 000; with the model's own head, and with none, hidden states times embeddings.
-What is counted: of the pairs of a true sentence and one that puts something false in its place, how
-many a scorer has in the right order.
+The scorers are those of `lmlab score --method`: simple (nothing masked), raw (each token masked,
+logit), norm (each token masked, log-softmax), raw-k-mask (the four blanks masked together), each a
+mean over all tokens; with the model's own head, and with none (hidden states times embeddings).
+Reported is the share of (true, false) sentence pairs that a scorer ranks correctly.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ SENTENCES = (
     "上海的首都是上海",
     "法本的首都是巴京",
 )
-"""In 000's order."""
+"""The sentences, in a fixed order."""
 BLANKS = (1, 2, 7, 8)
 SCORERS = ("simple", "raw", "norm", "raw-k-mask")
 PRINTED = {
@@ -54,7 +53,7 @@ PRINTED = {
     "norm": (0.181, -0.289, -0.443, 0.087, 0.178, 0.316, -0.035, -0.142, 0.846, -0.594, -0.105),
     "4mask": (0.025, -0.032, -0.068, 0.051, -0.001, -0.194, -0.038, 0.060, 0.097, -0.043, 0.144),
 }
-"""The scores that 000 prints of the sentences, by bert-base-chinese without its head."""
+"""Scores of the sentences by bert-base-chinese without its head."""
 SETTINGS = {
     "width": 64,
     "layers": 2,
@@ -107,13 +106,13 @@ def scored(model: Any, method: str, head: str) -> dict[str, float]:
 
 
 def in_order(scores: dict[str, float]) -> float:
-    """The share of pairs, true and false, in which the true one has the higher score."""
+    """The share of (true, false) pairs in which the true one has the higher score."""
     pairs = [(true, false) for true, others in FALSE.items() for false in others]
     return sum(scores[true] > scores[false] for true, false in pairs) / len(pairs)
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Scores of the first seed, each scorer on its own scale from its lowest to its highest."""
+    """Plot the scores of the first seed, each scorer scaled from its lowest to its highest."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -131,7 +130,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     )
 
     def drawing(figure: Figure) -> None:
-        draw_heat_maps(figure, [grid], title="000's eleven sentences, each scorer from 0 to 1")
+        draw_heat_maps(figure, [grid], title="Eleven sentences, each scorer scaled from 0 to 1")
 
     width, height = heat_maps_size([grid])
     picture = FigureSpec(
@@ -150,8 +149,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--notes", action="store_true", help="count the scores printed in 000")
-    parser.add_argument("--draw", type=Path, help="a record to draw")
+    parser.add_argument(
+        "--notes", action="store_true", help="evaluate the published scores of bert-base-chinese"
+    )
+    parser.add_argument("--draw", type=Path, help="a record to plot")
     parser.add_argument("--figure", type=Path, default=Path("docs/images/eleven.svg"))
     options = parser.parse_args()
     if options.notes:

@@ -1,21 +1,22 @@
-"""ELMo's features beside plain word vectors: a task, and bear (verb) against bear (noun) (002).
+"""ELMo's features against static word vectors: text classification and word senses.
 
     python benchmarks/elmo.py [--steps N] [--seeds 3] [--out FILE.json]
 
-An `elmo` and a `skipgram` are trained on WordNet's glosses and examples. Then, with nothing of them
-changed (feature transfer):
+An `elmo` and a `skipgram` are trained on WordNet's glosses and examples. Then, with both frozen
+(feature transfer):
 
-- task: the part of speech that a gloss defines (`gloss-part-of-speech`, four answers), by a linear
-  head on the mean of a text's vectors, standardised, from few and from many rows. ELMo's head
-  learns the mix of its layers too. Beside it the word vectors of the same ELMo, and skip-gram's, as
+- task: the part of speech that a gloss defines (`gloss-part-of-speech`, four classes), by a linear
+  head on the mean of a text's standardised vectors, from few and from many rows. ELMo's head also
+  learns its layer weights. Baselines are the word vectors of the same ELMo, and skip-gram's, as
   wide as ELMo's; skip-gram sees the text five times, ELMo about once, which takes far longer.
 - words: examples of WordNet belong to a sense, so it is known whether a form is a noun or a verb in
-  them. For each form that at least two examples have as a noun and two as a verb, an example is
-  told by the nearer centroid (cosine) of the other examples with that form. A vector that does not
-  see the context is the same in all of them: ties, counted as half, which is chance. Nouns and
-  verbs of a form weigh the same, and so do all forms. `held out` asks only for examples that the
-  language models were not trained on. Beside it the same network before training.
-- bear: WordNet has examples of the verb alone, so its centroid is held against the notes' two.
+  them. For each form with at least two examples as a noun and two as a verb, an example is
+  classified by the nearer centroid (cosine) of the other examples with that form. Vectors without
+  context are the same in all of them: ties, counted as half, which is chance. Nouns and verbs of a
+  form weigh the same, and so do all forms. `held out` uses only examples that the language models
+  were not trained on. The control is the same network before training.
+- bear: WordNet has examples of the verb alone, so its centroid is compared with two sentences, one
+  of the verb and one of the noun.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from elmo_features import TEXTS_AT_ONCE, Standardised, WordVectors, in_parts
 from finishing import finished
 from torch import Tensor
 
@@ -40,65 +42,21 @@ import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.system import System
 from lmlab.data.wordnet import WordNet, load_wordnet
-from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
+from lmlab.data.wordnet.glosses import split_by_hash, tokenize_gloss
 from lmlab.models.elmo import ELMo
 from lmlab.models.finetuned import add_task_head
 from lmlab.tasks.classification import Classification
-from lmlab.tasks.task import EncodedExample, collate_examples
+from lmlab.tasks.task import collate_examples
 from lmlab.tasks.task_rows import read_splits
-from lmlab.training.run_folder import TrainedModel, build_system, load_run
+from lmlab.training.run_folder import TrainedModel, load_run
+from lmlab.training.system_building import build_system
 
 WIDTH, MIN_COUNT = 64, 8
 ENDINGS = {"n": ("", "s", "es"), "v": ("", "s", "es", "d", "ed", "ing")}
-"""Regular endings of a lemma; what changes the lemma is among WordNet's exceptions, or lost."""
+"""Regular endings of a lemma; other forms are among WordNet's exceptions, or ignored."""
 TASK, RATE = "gloss-part-of-speech", 1e-2
 EPOCHS = {500: 40, 4000: 6}
-"""Passes over so many rows: as many steps for both."""
-TEXTS_AT_ONCE = 64
-
-
-class WordVectors(System):
-    """A text as the mean of its words' vectors, whatever their order and their company."""
-
-    def __init__(self, base: System, vectors: Tensor) -> None:
-        super().__init__()
-        self.vocabulary, self.window = base.vocabulary, None
-        self.register_buffer("table", vectors.detach().clone())
-
-    def encode_tokens(self, batch: Batch) -> Tensor:
-        found: Tensor = F.embedding(batch.tokens, self.get_buffer("table"))
-        return found
-
-    def encode(self, batch: Batch) -> Tensor:
-        real = batch.mask()[..., None]
-        return (self.encode_tokens(batch) * real).sum(1) / batch.lengths[:, None]
-
-
-class Standardised(System):
-    """A system's features less their mean and over their spread, both of some texts, by number.
-
-    So that a head's first weights fit all features alike, and none learns slower for its size.
-    """
-
-    def __init__(self, base: Any, texts: list[EncodedExample]) -> None:
-        super().__init__()
-        self.base, self.vocabulary, self.window = base, base.vocabulary, None
-        with torch.no_grad():
-            found = torch.cat(
-                [
-                    base.eval().encode(collate_examples(part, self.vocabulary.pad))
-                    for part in in_parts(texts)
-                ]
-            )
-        self.register_buffer("middle", found.mean(0))
-        self.register_buffer("spread", found.std(0).clamp(min=1e-6))
-
-    def task_parameters(self) -> Iterable[torch.nn.Parameter]:
-        return self.base.task_parameters()
-
-    def encode(self, batch: Batch) -> Tensor:
-        found: Tensor = self.base.encode(batch)
-        return (found - self.get_buffer("middle")) / self.get_buffer("spread")
+"""Epochs by number of rows: equal steps for both."""
 
 
 def learn_task(
@@ -143,14 +101,9 @@ def learn_task(
     return record
 
 
-def in_parts(encoded: Sequence[EncodedExample]) -> Iterator[list[EncodedExample]]:
-    for first in range(0, len(encoded), TEXTS_AT_ONCE):
-        yield list(encoded[first : first + TEXTS_AT_ONCE])
-
-
 @dataclass(frozen=True)
 class Use:
-    """A form at a place of an example, where it has a known part of speech."""
+    """A form at a position of an example, with known part of speech."""
 
     form: str
     part_of_speech: str
@@ -169,7 +122,7 @@ def uses(wordnet: WordNet) -> dict[str, list[Use]]:
         for example in synset.examples:
             text = tuple(tokenize_gloss(example).split())
             for form, place in forms_in(text, synset.lemmas, name[-1], wordnet):
-                found[form].append(Use(form, name[-1], text, place, split_of(name) != "train"))
+                found[form].append(Use(form, name[-1], text, place, split_by_hash(name) != "train"))
     return {form: each for form, each in sorted(found.items()) if _often(each)}
 
 
@@ -180,7 +133,7 @@ def _often(each: list[Use]) -> bool:
 def forms_in(
     text: tuple[str, ...], lemmas: tuple[str, ...], part: str, wordnet: WordNet
 ) -> Iterator[tuple[str, int]]:
-    """The form and the place of each of a synset's words in one of its examples, if it is once."""
+    """Form and position of each of a synset's words in one of its examples, if unique."""
     for lemma in {lemma.lower() for lemma in lemmas}:
         regular = {lemma + ending for ending in ENDINGS[part]}
         if lemma.endswith("e"):
@@ -196,7 +149,7 @@ def forms_in(
 
 @torch.no_grad()
 def vectors_of(each: list[Use], model: TrainedModel) -> dict[str, Tensor]:
-    """(uses, W) of several sorts of features, by name."""
+    """(uses, W) of several kinds of features, by name."""
     system, tokenizer = model.system, model.tokenizer
     assert isinstance(system, ELMo)
     vocabulary = system.vocabulary
@@ -219,7 +172,7 @@ def _ids(use: Use, tokenizer: Any) -> list[int]:
 
 
 def told_apart(each: list[Use], vectors: Tensor, *, held_out: bool) -> float | None:
-    """Mean of the shares of nouns and of verbs told right; None where there is nothing to ask."""
+    """Balanced accuracy of nouns and verbs; None without examples."""
     unit = F.normalize(vectors.double(), dim=1)
     parts = torch.tensor([use.part_of_speech == "v" for use in each])
     right: dict[bool, list[float]] = {True: [], False: []}
@@ -259,7 +212,7 @@ def measure_words(model: TrainedModel) -> dict[str, Any]:
 
 
 def measure_bear(model: TrainedModel) -> dict[str, Any]:
-    """Cosines of the last layer at 002's two bears to the centroid of WordNet's verbs."""
+    """Cosines of the last layer at two uses of `bear` to the centroid of WordNet's verbs."""
     wordnet, verbs = load_wordnet(), []
     for synset in wordnet.find("bear", "v"):
         for example in synset.examples:
@@ -280,12 +233,12 @@ def measure_bear(model: TrainedModel) -> dict[str, Any]:
 
 
 def _known(form: str, model: TrainedModel) -> bool:
-    """A form that the tokeniser does not know has the vector of all that it does not know."""
+    """Whether the tokenizer knows a form; unknown ones share a vector."""
     return model.tokenizer.encode(form) != [model.system.vocabulary.unknown]
 
 
 def interval(found: list[float], generator: torch.Generator) -> dict[str, float]:
-    """The mean over forms, and the middle 95 % of means over 2,000 redrawn sets of forms."""
+    """The mean over forms, and its 95 % interval over 2,000 bootstrap resamples of the forms."""
     values = torch.tensor(found, dtype=torch.float64)
     drawn = values[torch.randint(len(values), (2000, len(values)), generator=generator)].mean(1)
     low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
@@ -293,7 +246,7 @@ def interval(found: list[float], generator: torch.Generator) -> dict[str, float]
 
 
 def train_both(steps: int) -> tuple[TrainedModel, TrainedModel, dict[str, Any]]:
-    """ELMo and skip-gram on the same text, and what became of them."""
+    """ELMo and skip-gram trained on the same text, and their records."""
     report: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
@@ -366,7 +319,7 @@ def measure(steps: int, seeds: int) -> dict[str, Any]:
 
 
 def means(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Accuracy of each sort of features: mean and standard deviation over seeds."""
+    """Accuracy of each kind of features: mean and standard deviation over seeds."""
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
     for record in records:
         found[record["features"], record["rows"]].append(record["accuracy"])

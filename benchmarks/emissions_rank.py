@@ -1,22 +1,24 @@
-"""What a hidden state can say: rank of the log-probabilities, and several equally right words.
+"""Expressiveness of emissions: rank of the log-probabilities, several equally likely words.
 
     python benchmarks/emissions_rank.py [--out FILE.json]
     python benchmarks/emissions_rank.py --draw FILE.json --figure FILE.svg
 
-Nothing but emissions: a free hidden vector of d numbers for each context, an emission over it, both
-trained together, so that what is lost is lost by the emission. Two questions.
+Only emissions: a free hidden vector of d numbers for each context and an emission
+over it, trained together, so that any loss is due to the emission. Two experiments.
 
-Rank: 60 contexts with random distributions over 44 words, whose log-probabilities are a matrix of
-rank 44 (Yang et al. 2018). Each emission is trained on them; its own matrix's rank is counted, by
-singular values above 1e-8 of the largest, in double precision. A softmax with biases has at most
-d + 2: inner products, biases, normalisers.
+Rank: 60 contexts with random distributions over 44 words, whose log-probabilities are
+a matrix of rank 44 (Yang et al. 2018). Each emission is trained on them, and the rank
+of its own matrix counted, by singular values above 1e-8 of the largest, in double
+precision. A softmax with biases has at most d + 2: inner products, biases,
+normalisers.
 
-Several right words: the sixteen sentences of `surnames` (000: 张李胡王 for 我的姓是), each ended by
-four words with probability 1/4. Training sees drawn sentences, 64 a step. Told against steps:
-KL(truth || model) in nats, and the spread among the right words, the mean over sentences of the
-highest probability less the lowest, divided by their mean: 0 where they are equal, as they should
-be. Also the mass on wrong words. Widths are equal; parameters are told too, and `softmax+` is a
-softmax that is widened to the parameters of the mixture.
+Several right words: the sixteen sentences of `surnames` (张李胡王 after 我的姓是), each
+completed by four words with probability 1/4. Training uses 64 sampled sentences per
+step. Reported by step: KL(truth || model) in nats, and the spread among the right
+words, the mean over sentences of the highest minus the lowest probability, divided by
+their mean: 0 if they are equal, as they should be. Also the mass on wrong words.
+Widths are equal; parameter counts are reported too, and `softmax+` is a softmax
+widened to the parameters of the mixture.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def emission_of(name: str, width: int, words: int) -> Any:
     parts = {"mixture-of-softmaxes": SOFTMAXES, "hamming": width, "hamming-min": width}
     if name.startswith("hamming") and width > 2:
         parts[name] = width // 2
-    # Words stand after the symbols; of these <unk> and </s> could be predicted, and soon are not.
+    # Words follow the special tokens, of which <unk> and </s> are predictable, soon not.
     vocabulary = Vocabulary(size=words + SYMBOLS)
     options = {"tied": None, "states": 1, "dropout": 0.0, "parts": parts.get(name)}
     return build_emission(name, width, vocabulary, **options)
@@ -69,7 +71,7 @@ class Told:
         return self.emission.log_probs(self.hidden)[:, SYMBOLS:]
 
     def train(self, steps: int, weights: Any, told: Any) -> None:
-        """Adam on -Σ weights(step) log p, its rate falling to zero; `told(step)` after each."""
+        """Adam on -Σ weights(step) log p, decaying learning rate; `told(step)` after each."""
         import torch
 
         optimizer = torch.optim.Adam(self.parameters, lr=RATE)
@@ -83,7 +85,7 @@ class Told:
 
 
 def rank_of(name: str, seed: int) -> dict[str, Any]:
-    """Rank of a trained emission's matrix of log-probabilities, and how near it came."""
+    """Rank of a trained emission's log-probability matrix, and its final KL."""
     import torch
 
     generator = torch.Generator().manual_seed(100 + seed)
@@ -172,7 +174,7 @@ def widened(width: int) -> int:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """KL and spread against steps, a column for each width."""
+    """Plot KL and spread by step, one column per width."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -207,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="a record to draw instead of training")
+    parser.add_argument("--draw", type=Path, help="a record to plot instead of training")
     parser.add_argument("--figure", type=Path, default=Path("emissions-rank.svg"))
     options = parser.parse_args()
     if options.draw:

@@ -1,17 +1,18 @@
-"""Do energies from masked input and from fed candidates agree? (000, the claim of `ebm`)
+"""Correlation of energies from masked inputs and from candidates as inputs (the claim of `ebm`).
 
     python benchmarks/energies_correlate.py [--epochs 8] [--seeds 1] [--out FILE.json]
     python benchmarks/energies_correlate.py --draw FILE.json --figure FILE.svg
 
-A `bert` and two `ebm` are trained on `capitals`: the one as 000 writes it, the other pooled over
-blanks. Texts of the language and one-letter corruptions of them, which are not in it, are scored:
+A `bert` and two `ebm` are trained on `capitals`: one with the default pooling, the other pooled
+over blanks. Texts of the language and one-letter corruptions of them, which are not in it, are
+scored:
 
-- masked: each letter hidden in turn, its log-probability (`norm`) or its score (`raw`) summed;
-- fed: nothing hidden, BERT's own scores of the letters that stand there (`simple`), and -E of ebm.
+- masked: each letter masked in turn, its log-probability (`norm`) or its logit (`raw`) summed;
+- fed: nothing masked, BERT's own logits of the input letters (`simple`), and -E of ebm.
 
-What is compared is the change that a corruption makes, score(corrupted) - score(text), so that
-neither length nor the text's own commonness counts: Pearson's and Spearman's correlation over all
-pairs, and how often a text stands above its corruption.
+Compared is the change due to a corruption, score(corrupted) - score(text), which removes the effect
+of length and of the text's own frequency: Pearson's and Spearman's correlation over all pairs, and
+how often a text scores above its corruption.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ SCORES = {
 
 
 def corruptions(texts: list[str], held: Any, seed: int) -> list[tuple[str, str]]:
-    """Each text with one letter replaced by another of the language, but for what is in it too."""
+    """Each text with one letter replaced, unless the result is in the language too."""
     import numpy as np
 
     generator = np.random.default_rng(seed)
@@ -71,7 +72,7 @@ def corruptions(texts: list[str], held: Any, seed: int) -> list[tuple[str, str]]
 
 
 def changes(runs: dict[str, Path], pairs: list[tuple[str, str]]) -> dict[str, list[float]]:
-    """By each score, what a corruption adds to that of its text."""
+    """By each score, the change due to a corruption."""
     import lmlab
 
     models = {name: lmlab.load(path) for name, path in runs.items()}
@@ -136,7 +137,7 @@ def run_one(seed: int, epochs: int) -> dict[str, Any]:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """The changes by each fed score against those by `norm`, a dot for each pair."""
+    """Plot the changes by each score without masks against those by `norm`, one dot per pair."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -163,7 +164,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/energies.json"))
-    parser.add_argument("--draw", type=Path, help="records to draw instead of training")
+    parser.add_argument("--draw", type=Path, help="records to plot instead of training")
     parser.add_argument("--figure", type=Path, default=Path("energies.svg"))
     options = parser.parse_args()
     if options.draw:

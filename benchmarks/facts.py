@@ -1,16 +1,16 @@
-"""Are facts answered that no text states? `fae` beside `eae` and `bert` of one size.
+"""Facts that no text states: `fae` (facts as experts) against `eae` and `bert` of one size.
 
     python benchmarks/facts.py [--seeds 3] [--epochs 30] [--jobs 1] [--out FILE.json]
     python benchmarks/facts.py --table FILE.json
 
-All are trained on `capitals-told`, whose texts never state the capital of every fifth country, and
-asked for capitals in its four forms (`the capital of France is <mask>`): of countries whose capital
-texts state (seen) and of those where none does (held out). `fae` is asked with its memory as it was
-in training, without the held-out facts; with these put in afterwards, without training; and with
-every capital in the memory exchanged for another one, which it should then give (edited). `fae
-all` had the held-out facts in its memory while it was trained. Entities are answered among all 805;
-`words` asks for the name's words at so many masks as it has, which is all that `bert` can do; it
-gets three times the epochs, since after as many as the others it knew 8 % of the seen ones.
+All are trained on `capitals-annotated`, whose texts never state the capital of every fifth country,
+and queried for capitals in its four forms (`the capital of France is <mask>`): of countries whose
+capital is stated in the texts (seen) and of the others (held out). `fae` is queried with its memory
+as in training, without the held-out facts; with these added afterwards, without training; and with
+every capital in the memory exchanged for another one, which it should then predict (edited). `fae
+all` had the held-out facts in its memory during training. Entities are ranked among all 805;
+`words` predicts the name's words at as many masks as it has, which is all that `bert` can do; it
+gets three times the epochs, since after the same number it knew 8 % of the seen ones.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from finishing import finished
 MODELS: dict[str, tuple[str, str | None, int]] = {
     "bert": ("bert", None, 3),
     "eae": ("eae", "capitals", 1),
-    "fae": ("fae", "capitals-told", 1),
+    "fae": ("fae", "capitals-annotated", 1),
     "fae all": ("fae", "capitals", 1),
 }
-"""The system of each row, the knowledge that it is trained with, and how many times the epochs."""
+"""System of each row, its training knowledge, and the factor of its epochs."""
 SETTINGS = {
     "width": 64,
     "layers": 3,
@@ -47,11 +47,11 @@ SETTINGS = {
     "weight_decay": 0.01,
 }
 PLAIN = {"pairs": "none", "segments": 0, "masking": "dynamic"}
-"""What makes `bert` read and hide single texts as the others do."""
+"""Settings with which `bert` encodes and masks single texts as the others do."""
 
 
 def run_one(name: str, seed: int, epochs: int) -> dict[str, Any]:
-    """Train one model and ask it."""
+    """Train and query one model."""
     import torch
 
     import lmlab
@@ -63,7 +63,7 @@ def run_one(name: str, seed: int, epochs: int) -> dict[str, Any]:
         result = finished(
             lmlab.train(
                 system,
-                data="capitals-told",
+                data="capitals-annotated",
                 knowledge=knowledge,
                 out=Path(folder) / "run",
                 settings=settings,
@@ -78,8 +78,8 @@ def run_one(name: str, seed: int, epochs: int) -> dict[str, Any]:
 
 
 def measure(name: str, model: Any) -> dict[str, float]:
-    """Shares of right answers, by what was asked."""
-    from lmlab.data.languages.capitals_told import (
+    """Accuracy by group of questions."""
+    from lmlab.data.languages.capitals_annotated import (
         capital_questions,
         countries_with_capital_stated,
         countries_with_capital_unstated,
@@ -109,7 +109,7 @@ def measure(name: str, model: Any) -> dict[str, float]:
 
 
 def exchange(model: Any, asked: Any) -> dict[str, str]:
-    """Give every country asked for the capital of the next one; what each has then."""
+    """Exchange the capitals of all queried countries; the new capital of each."""
     capitals = {each.subject: each.answer for each in asked}
     moved = [*list(capitals.values())[1:], next(iter(capitals.values()))]
     changed = dict(zip(capitals, moved, strict=True))
@@ -119,7 +119,7 @@ def exchange(model: Any, asked: Any) -> dict[str, str]:
 
 
 def entities_right(model: Any, asked: Any, changed: dict[str, str] | None = None) -> float:
-    """How often the likeliest entity is the right one."""
+    """Accuracy of the most probable entity."""
     answers = model.system.ask([each.text for each in asked])
     right = [
         found[0].text == (each.answer if changed is None else changed[each.subject])
@@ -129,7 +129,7 @@ def entities_right(model: Any, asked: Any, changed: dict[str, str] | None = None
 
 
 def words_right(model: Any, asked: Any) -> float:
-    """How often every word of the answer is the likeliest at its mask, told how many there are."""
+    """How often every word of the answer is the most probable at its mask, their number given."""
     import torch
 
     from lmlab.core.batch import Batch
@@ -150,7 +150,7 @@ def words_right(model: Any, asked: Any) -> float:
 
 
 def run_apart(name: str, seed: int, epochs: int) -> dict[str, Any]:
-    """The same in a process of its own, which keeps to one core."""
+    """The same in a separate process with one thread."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, __file__, "--one", json.dumps([name, seed, epochs])],
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--out", type=Path, help="records, to which missing ones are added")
+    parser.add_argument("--out", type=Path, help="record file; missing records are added")
     parser.add_argument("--table", type=Path, help="records to print instead of training")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()

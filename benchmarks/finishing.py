@@ -1,4 +1,4 @@
-"""Trainings of benchmarks: nothing is measured of one that was stopped on its way."""
+"""Complete training runs only: a benchmark stops if its training was interrupted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 
 class Trained(Protocol):
-    """How a training went."""
+    """Result of a training run."""
 
     reason: str
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result", bound=Trained)
 
 
 def finished(result: Result) -> Result:
-    """The same result; the program ends where its training was stopped before its end."""
+    """The same result; exits if the training was interrupted."""
     if result.reason == "interrupted":
-        raise SystemExit("stopped before it was trained; the same command goes on, or begins anew.")
+        raise SystemExit("training was interrupted; the same command resumes or restarts it.")
     return result

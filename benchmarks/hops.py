@@ -1,13 +1,13 @@
-"""Does a relation of k hops need k layers? Accuracy against depth on the language `hops` (001).
+"""Does a relation of k hops need k layers? Accuracy by depth on the language `hops`.
 
     python benchmarks/hops.py [--depths 1,2,3,4] [--seeds 1] [--jobs 2] [--out FILE.json]
     python benchmarks/hops.py --figure FILE.svg [--out FILE.json]
 
-For each depth a `gpt` is trained on texts that tell a ring of letters in pairs and ask where 1 to
-K hops lead; twice, with the usual scores of attention and with normalised queries and keys. What is
-counted is how often the likeliest answer is the right one, by the number of hops, on texts that
-were not trained on. Guessing among the letters other than the start is right one time in n - 1.
-Records are kept as they come; those that are there are not made again.
+For each depth a `gpt` is trained on texts that describe a ring of letters in pairs and ask where 1
+to K hops lead; twice, with scaled dot-product attention and with normalised queries and keys.
+Reported is the accuracy of the most probable answer by the number of hops, on held-out texts.
+Chance among the letters other than the start is 1 / (n - 1). Records are saved as they are
+measured; existing ones are not measured again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def settings(depth: int, cosine: bool) -> dict[str, Any]:
 
 
 def run_one(depth: int, cosine: bool, seed: int, epochs: int) -> dict[str, Any]:
-    """Train one model and ask it; accuracy by the number of hops."""
+    """Train and query one model; accuracy by the number of hops."""
     import torch
 
     import lmlab
@@ -80,13 +80,13 @@ def run_one(depth: int, cosine: bool, seed: int, epochs: int) -> dict[str, Any]:
 
 
 def regret(result: Any, corpus: Any) -> float:
-    """How far the validation loss stands above the truth's entropy, in nats a text."""
+    """Validation loss minus the true entropy, in nats per text."""
     truth = corpus.truth
     return float(result.best) * truth.expected_tokens - truth.entropy
 
 
 def accuracy(model: Any, truth: Any) -> dict[str, float]:
-    """How often the likeliest answer is right, for each number of hops."""
+    """Accuracy of the most probable answer, by number of hops."""
     import numpy as np
     import torch
 
@@ -107,7 +107,7 @@ def accuracy(model: Any, truth: Any) -> dict[str, float]:
 
 
 def run_apart(depth: int, cosine: bool, seed: int, epochs: int) -> dict[str, Any]:
-    """The same in a process of its own, which keeps to one core."""
+    """The same in a separate process with one thread."""
     asked = json.dumps([depth, cosine, seed, epochs])
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -124,7 +124,7 @@ def run_apart(depth: int, cosine: bool, seed: int, epochs: int) -> dict[str, Any
 
 
 def draw(records: list[dict[str, Any]], path: Path) -> None:
-    """Accuracy against depth, a line for each number of hops; the two kinds of scores apart."""
+    """Plot accuracy by depth, one line per number of hops, one panel per kind of attention."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -143,7 +143,7 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
         axis.axhline(1 / (LETTERS - 1), color="grey", linestyle=":", label="guessing")
         axis.set(title="normalised queries and keys" if cosine else "scaled products")
         axis.set(xlabel="layers", xticks=depths, ylim=(0, 1.03))
-    axes[0].set(ylabel="right answers")
+    axes[0].set(ylabel="accuracy")
     axes[1].legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path)
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULT)
-    parser.add_argument("--figure", type=Path, help="draw the records instead of training")
+    parser.add_argument("--figure", type=Path, help="plot the records instead of training")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

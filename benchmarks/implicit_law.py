@@ -1,22 +1,24 @@
-"""000's questions about the law behind a masked model, each with a figure.
+"""The implicit distribution of a masked model: five measurements with a figure.
 
     python benchmarks/implicit_law.py [--only PART] [--seeds 3] [--out FILE.json]
     python benchmarks/implicit_law.py --draw FILE.json --figure FILE.svg
 
-- repulsion: a model that has learnt `surnames` takes one small step on 我的姓是张 alone. For each
-  nat that log p(张) gains, by how much do log p(李), log p(胡), log p(王) change there, and by how
-  much words that never stand there? 000: equally right words are pushed down, and far more.
-- attraction: cosines of the output vectors of words that end one sentence (张李), of words of two
-  sentences which share a third word (张帝, by 王), and of words with no such tie.
-- templates: a BERT that has learnt `capitals` fills 甲甲的首都是乙乙 (A) and
-  甲甲甲的首都是乙乙 (B), all blanks hidden. How far is its law of each blank from the truth, and
-  how far are A's and B's laws of 乙乙 from each other, for the model and for the truth (in total
-  variation)?
-- layers: candidates are fed l layers below the top of three, masks until then. KL from the true
-  joint of four blanks, normalised over all 20,736 fillings. 000: 0 layers hold only first-order
-  terms, one layer holds pairs.
-- table: what a training step, a score, the law of one place, and an (effective) sample cost, for
-  BERT, GPT and EBM of one shape on `capitals`, in milliseconds, the median of several.
+- repulsion: a model trained on `surnames` takes one small gradient step on 我的姓是张
+  alone. For each nat that log p(张) gains, by how much do log p(李), log p(胡), log p(王)
+  change there, and by how much those of words that never occur there?
+- attraction: cosines of the output embeddings of words that complete one sentence
+  (张李), of words of two sentences which share a third word (张帝, by 王), and of words
+  with no such relation.
+- templates: a BERT trained on `capitals` fills 甲甲的首都是乙乙 (A) and 甲甲甲的首都是乙乙 (B), all
+  blanks masked. How far is its distribution of each blank from the truth, and how far
+  are A's and B's distributions of 乙乙 from each other, for the model and for the truth
+  (in total variation)?
+- layers: candidates enter l layers below the top of three, masks until then. KL from
+  the true joint distribution of four blanks, normalised over all 20,736 fillings.
+  Hypothesis: 0 layers hold only first-order terms, one layer holds pairs.
+- table: the cost of a training step, a score, the distribution at one position, and
+  an (effective) sample, for BERT, GPT and EBM of one shape on `capitals`, in
+  milliseconds, median of several.
 """
 
 from __future__ import annotations
@@ -35,37 +37,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from finishing import finished
+from late_candidates import ALONE, SHAPE, layers
 from torch import Tensor, nn
 
 import lmlab
-from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
-from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.countries import country_table
 from lmlab.data.languages.capitals import truth as capitals_truth
 from lmlab.data.languages.surnames import ENDINGS
-from lmlab.layers.attention_context import AttentionContext, attention_mask_tensor
-from lmlab.zoo import bert
-from lmlab.zoo._transformer import make_token_embedding, make_transformer
 
-SHAPE = {
-    "width": 32,
-    "layers": 2,
-    "heads": 4,
-    "length": 32,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-}
 TRAINING = {
     "learning_rate": 3e-3,
     "schedule": "cosine",
     "warmup_steps": 50,
     "tokens_per_batch": 512,
 }
-ALONE = {"pairs": "none", "segments": 0, "masking": "dynamic"}
 SENTENCE, WORD = "我的姓是", "张"
 SMALL = 1e-3
-"""The step's rate: small enough that changes are those of the gradient."""
+"""Learning rate of the step: small enough for first-order changes."""
 BLANK = "<mask>"
 
 
@@ -85,7 +74,7 @@ def trained(system: str, corpus: str, folder: Path, seed: int, steps: int, **set
     return lmlab.load(out)
 
 
-# A cell of 32 units needs the higher rate to tell sixteen sentences apart in these steps.
+# A cell of 32 units needs the higher learning rate to fit sixteen sentences in these steps.
 CELL = {"width": 32, "dropout": 0.0, "learning_rate": 2e-2}
 LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("lstm", {**CELL, "emission": "softmax"}),
@@ -97,7 +86,7 @@ STEPS = 1500
 
 
 def last_word(model: Any, sentence: str) -> Tensor:
-    """(V,) log-probabilities of the word that ends a sentence."""
+    """(V,) log-probabilities of the last word of a sentence."""
     system, tokenizer = model.system.eval(), model.tokenizer
     vocabulary = system.vocabulary
     ids = tokenizer.encode(sentence)
@@ -165,7 +154,7 @@ def repulsion(folder: Path, seeds: int) -> dict[str, Any]:
 
 
 def attraction(folder: Path, seeds: int) -> dict[str, Any]:
-    """Mean cosines by how words are tied, of the centred output vectors."""
+    """Mean cosines of the centred output embeddings, by relation."""
     ties: dict[frozenset[str], str] = {}
     words = sorted({word for ending in ENDINGS.values() for word in ending})
     for one, other in itertools.combinations(words, 2):
@@ -237,7 +226,7 @@ def templates(folder: Path, seeds: int) -> dict[str, Any]:
 
 
 def _truth_by_place(chosen: dict[str, float], length: int, model: Any) -> list[Tensor]:
-    """The true law of each blank, given that a sentence has this template."""
+    """The true distribution of each blank given the template."""
     size, total = model.system.vocabulary.size, sum(chosen.values())
     blanks = [*range(length), length + 4, length + 5]
     laws = [torch.zeros(size) for _ in blanks]
@@ -257,101 +246,6 @@ def _model_by_place(length: int, model: Any) -> list[Tensor]:
     masked = batch.tokens == vocabulary.unknown
     with torch.no_grad():
         return list(model.system.fill(batch, masked).log_probs.exp())
-
-
-COUNTRIES, STACK, NEGATIVES, FED_STEPS = 12, 3, 127, 1500
-
-
-class FedLate(nn.Module):
-    """E = -Σ_blanks h·e(token): masks up to layer L - l, then the tokens join the blanks."""
-
-    def __init__(self, size: int, below: int, width: int = 64) -> None:
-        super().__init__()
-        settings = {**SHAPE, "width": width, "layers": STACK, **ALONE}
-        config = bert.Config(**settings)
-        self.tokens = make_token_embedding(config, Vocabulary(size=size))
-        self.encoder = make_transformer(config, self.tokens)
-        self.below = below
-
-    def forward(self, template: Tensor, blanks: Tensor, filled: Tensor) -> Tensor:
-        """(N,) minus the energy of each filling (N, T) of a template (T,) with blanks (T,)."""
-        stack, positions = self.encoder.stack, torch.arange(len(template))[None]
-        mask, causal = attention_mask_tensor(
-            FullMask(), torch.tensor([len(template)]), len(template)
-        )
-        scope = AttentionContext(
-            mask=mask, causal=causal, query_positions=positions, key_positions=positions
-        )
-        layers = list(stack.layers())
-        values = self.encoder.embedding(template[None], positions, None)
-        for _, block in layers[: STACK - self.below]:
-            values = block(values, scope)
-        own = self.tokens(filled)
-        values = (
-            values + own * blanks[:, None] if self.below else values.expand(len(filled), -1, -1)
-        )
-        for _, block in layers[STACK - self.below :]:
-            values = block(values, scope)
-        scores: Tensor = (stack.finish(values) * own * blanks[:, None]).sum((-1, -2))
-        return scores
-
-
-def layers(folder: Path, seeds: int) -> dict[str, Any]:
-    """KL of the joint of four blanks, by how far below the top the candidates are fed."""
-    chosen = [c for c in country_table() if len(c.country_zh) == 2 and len(c.capital_zh) == 2][
-        :COUNTRIES
-    ]
-    texts = [f"{c.country_zh}的首都是{c.capital_zh}" for c in chosen]
-    letters = sorted(set("".join(texts)))
-    ids = torch.tensor([[5 + letters.index(letter) for letter in text] for text in texts])
-    blanks = torch.tensor([1.0, 1, 0, 0, 0, 0, 1, 1])
-    template = torch.where(blanks.bool(), 4, ids[0])
-    places = blanks.nonzero()[:, 0]
-    every = torch.cartesian_prod(*(ids[:, place] for place in places))
-    found: dict[str, list[float]] = {}
-    for below in range(STACK + 1):
-        for seed in range(seeds):
-            torch.manual_seed(seed)
-            model = FedLate(5 + len(letters), below)
-            _fit(model, template, blanks, ids, every, places)
-            with torch.no_grad():
-                scores = torch.cat(
-                    [
-                        model(template, blanks, _put(template, places, part))
-                        for part in every.split(4096)
-                    ]
-                )
-                log_z = scores.logsumexp(0)
-                own = model(template, blanks, ids) - log_z
-            # The truth gives each of the twelve sentences 1/12.
-            found.setdefault(str(below), []).append(
-                float(-torch.tensor(len(texts)).log() - own.mean())
-            )
-        print("layers", below, found[str(below)], flush=True)
-    return {"kl": found, "fillings": len(every)}
-
-
-def _put(template: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
-    filled = template.repeat(len(tokens), 1)
-    filled[:, places] = tokens
-    return filled
-
-
-def _fit(
-    model: FedLate, template: Tensor, blanks: Tensor, ids: Tensor, every: Tensor, places: Tensor
-) -> None:
-    """The true filling among uniform others, its rank's softmax: the optimum is the true law."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, FED_STEPS)
-    for _ in range(FED_STEPS):
-        others = every[torch.randint(len(every), (NEGATIVES,))]
-        scores = model(template, blanks, torch.cat([ids, _put(template, places, others)]))
-        true, other = scores[: len(ids)], scores[len(ids) :]
-        loss = -(true - torch.logaddexp(true, other.logsumexp(0))).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
 
 
 def table(folder: Path, seeds: int) -> dict[str, Any]:
@@ -421,7 +315,7 @@ PARTS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Repulsion as bars, KL against the layers that candidates pass."""
+    """Plot repulsion as bars, and KL by the layers that candidates pass."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -435,7 +329,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
         axes[0].bar([i + 0.4 * number for i in range(len(names))], means, 0.38, label=label)
     axes[0].set(xticks=[i + 0.2 for i in range(len(names))], xticklabels=names)
     axes[0].tick_params(axis="x", labelsize=7)
-    axes[0].set(ylabel="change of log p for a nat that it gains")
+    axes[0].set(ylabel="change of log p per nat gained")
     axes[0].legend(frameon=False, fontsize=8)
     kl = record["layers"]["kl"]
     for below, values in kl.items():
@@ -452,7 +346,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="a record to draw instead of measuring")
+    parser.add_argument("--draw", type=Path, help="a record to plot instead of measuring")
     parser.add_argument("--figure", type=Path, default=Path("implicit-law.svg"))
     arguments = parser.parse_args()
     if arguments.draw:

@@ -1,18 +1,18 @@
-"""Indexes of vectors, measured: how long to build, how much memory, what is found, how fast.
+"""Vector indexes: build time, memory, recall and search speed.
 
     python benchmarks/index.py [--sizes 10000,100000,1000000] [--threads 1] [--out FILE.json]
     python benchmarks/index.py --draw FILE.json --figure FILE.svg
 
-Vectors of width 128 and length one lie around as many means as a hundredth of their number, and as
-far from their own mean as the means are from each other (`--spread 1`), so that clusters run into
-each other; questions are drawn likewise and are none of the vectors. Recall is the share of the
-true ten nearest. Each row is a process of its own; its memory is what the index takes beside the
-vectors, which are mapped. Clocks count what a process computed where it has one thread, and the
-time that passed where it has several. Rows that a record holds already are not measured again.
+Vectors of width 128 and unit length are sampled around cluster means (one per hundred vectors), as
+far from their own mean as the means are from each other (`--spread 1`), so that clusters overlap;
+queries are sampled likewise and are none of the vectors. Recall is the share of the true ten
+nearest neighbours. Each row is measured in its own process; its memory is that of the index without
+the vectors, which are memory-mapped. Times are CPU time with one thread and wall-clock time with
+several. Rows that a record already has are not measured again.
 
-FAISS compares questions with vectors one by one or by multiplying matrices, as the size of a batch
-decides. `thresholds` sets its own choice, and that of earlier versions (one by one below twenty
-questions), against lmlab's, in alternation.
+FAISS compares queries with vectors one by one or by matrix products, depending on the batch size.
+`thresholds` compares its own choice, and that of earlier versions (one by one below twenty
+queries), with lmlab's, in alternation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OLD_THRESHOLD = 20
 
 
 def make(folder: Path, size: int, spread: float) -> None:
-    """Vectors and questions of one mixture, and the questions' true neighbours."""
+    """Vectors and queries of one mixture, and the queries' true neighbours."""
     from lmlab.retrieval.exact_search import top_inner_products
 
     random = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def make(folder: Path, size: int, spread: float) -> None:
 
 
 def held() -> float:
-    """Memory of this process in MiB that is no file's; elsewhere than on Linux, the most it had."""
+    """Anonymous memory of this process in MiB; its peak if not on Linux."""
     status = Path("/proc/self/status")
     if status.exists():
         [line] = [each for each in status.read_text().splitlines() if each.startswith("RssAnon")]
@@ -74,7 +74,7 @@ def held() -> float:
 def per_second(
     search: Callable[[np.ndarray], Any], questions: np.ndarray, batch: int, threads: int
 ) -> float:
-    """Questions answered a second, in batches."""
+    """Queries per second, in batches."""
     clock = time.process_time if threads == 1 else time.perf_counter
     place = 0
 
@@ -89,7 +89,7 @@ def per_second(
 
 
 def measure(folder: Path, kind: str, threads: int) -> dict[str, Any]:
-    """One kind of index: built, searched, and held against the truth."""
+    """Build and search one kind of index, and compare with the true neighbours."""
     import faiss
 
     from lmlab.retrieval.dense_index import DenseIndex
@@ -123,7 +123,7 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, Any]:
 
 
 def thresholds(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
-    """lmlab's choice against FAISS's own and the earlier one, as ratios of questions a second."""
+    """lmlab's choice against FAISS's own and the earlier one, as ratios of queries per second."""
     import faiss
 
     from lmlab.retrieval.dense_index import FAISS_ALWAYS_MATRIX, FAISS_NEVER_MATRIX, DenseIndex
@@ -163,7 +163,7 @@ def thresholds(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
 
 
 def in_a_process(arguments: list[str], threads: int) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+    """One measurement in a separate process."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     done = subprocess.run(
         [sys.executable, __file__, *arguments, "--threads", str(threads)],
@@ -217,7 +217,7 @@ def print_tables(record: dict[str, Any]) -> None:
 
 
 def draw(record: dict[str, Any], figure: Path) -> None:
-    """Questions a second against the number of vectors, a line for each kind, a panel a batch."""
+    """Plot queries per second by number of vectors, one line per kind, one panel per batch."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -236,7 +236,7 @@ def draw(record: dict[str, Any], figure: Path) -> None:
             panel.loglog(*zip(*points, strict=True), marker="o", label=kind)
         panel.set_title(f"{batch} at a time")
         panel.set_xlabel("vectors")
-    panels[0].set_ylabel("questions a second")
+    panels[0].set_ylabel("queries per second")
     panels[-1].legend(frameon=False)
     shown.savefig(figure)
 

@@ -1,4 +1,4 @@
-"""Records of a benchmark in one JSON file, kept as they come, so that a stopped one goes on."""
+"""Benchmark records in one JSON file, saved one by one, so that a benchmark can resume."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def fill(path: Path, asked: Iterable[Record], make: Callable[..., Record]) -> list[Record]:
-    """The records at `path`, with those added that `asked` names by their fields and `path` lacks.
+    """The records at `path`, after adding the missing ones of `asked` (given by fields).
 
-    `make` is called with these fields; what it gives is recorded beside them at once.
+    `make` is called with these fields; its result is saved with them at once.
     """
     records = read(path)
     for fields in asked:
@@ -37,7 +37,7 @@ def read(path: Path) -> list[Record]:
 
 
 def spread(values: list[float], digits: int = 3) -> str:
-    """The mean of several seeds, with half of their range; of one seed its value alone."""
+    """Mean over seeds with half of their range; for one seed its value."""
     if not values:
         return ""
     half = f" ± {(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
@@ -45,7 +45,7 @@ def spread(values: list[float], digits: int = 3) -> str:
 
 
 def options(description: str, out: Path, seeds: int) -> argparse.ArgumentParser:
-    """What every such benchmark can be told."""
+    """The options of every such benchmark."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--seeds", type=int, default=seeds)

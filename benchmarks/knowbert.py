@@ -1,22 +1,22 @@
-"""KnowBERT on WordNet: the senses of words in sentences never seen, and its masked loss.
+"""KnowBERT on WordNet: word sense disambiguation on held-out sentences, and the masked LM loss.
 
     python benchmarks/knowbert.py --runs FOLDER [--seeds 3] [--sources both,graph,glosses]
                                   [--scale tiny|laptop|small] [--split test] [--out FILE.json]
 
-For each seed a `bert` is trained on `wordnet-senses`; then `knowbert` on it, with the vectors of
-entities from WordNet's relations, its glosses, or both; and the same `bert` is trained on for as
-many steps as KnowBERT's joint training has, so that the masked losses compare. On the test
-sentences (those of --split):
+For each seed a `bert` is trained on `wordnet-senses`; then `knowbert` on top of it, with entity
+vectors from WordNet's relations, its glosses, or both; and the same `bert` is trained for as many
+more steps as KnowBERT's joint training has, so that the masked LM losses are comparable. On the
+test sentences (those of --split):
 
-- senses: how often the word that a sentence is an example of is linked to its synset; of all, of
-  those with several candidates, and of these by whether another example of the synset was in
-  training. A word that the tokeniser does not know counts as wrong, for the baselines too: the most
+- senses: how often the word that a sentence is an example of is linked to its synset; over all,
+  over those with several candidates, and of these by whether another example of the synset was in
+  training. A word unknown to the tokenizer counts as wrong, for the baselines too: the most
   frequent sense (the prior alone); the sense that the same form has most often in the training
-  sentences, and of those that are equal there the most frequent; a random candidate. `untrained` is
-  a KnowBERT after one step, which no difference to the prior should be read without.
-- masked: nats for each hidden token, with the same tokens hidden for all models.
+  sentences, ties broken by the most frequent; a random candidate. `untrained` is a KnowBERT after
+  one step, the control for any difference to the prior.
+- masked: nats per masked token, with the same tokens masked for all models.
 
-Runs are kept in FOLDER: a benchmark that was stopped goes on where it was.
+Runs are kept in FOLDER: an interrupted benchmark resumes.
 """
 
 from __future__ import annotations
@@ -80,23 +80,23 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 WHO = ("model", "most frequent", "most frequent in training", "random")
 ROWS = 64
-"""Sentences that are read at once."""
+"""Sentences per batch."""
 
 
 def train_bert(runs: Path, seed: int, scale: dict[str, Any]) -> Path:
-    """The base, and whatever else is trained of it begins with its weights."""
+    """The base model, whose weights initialise the others."""
     out = runs / f"bert-{seed}"
     settings = SHARED | scale["training"] | scale["bert"]
     settings |= {"learning_rate": scale["learning_rate"], "masking": "dynamic"}
     settings |= {"warmup_steps": scale["bert_steps"] // 10}
-    # Pieces, as half of the words that are asked for are too rare to be one token each.
+    # Subwords, since half of the target words are too rare to be one token each.
     given = {"tokenizer": "wordpiece", "settings": settings}
     train("bert", out, steps=scale["bert_steps"], seed=seed, **given)
     return out
 
 
 def train_longer(runs: Path, base: Path, seed: int, scale: dict[str, Any]) -> Path:
-    """The base trained on for as many steps as KnowBERT's joint training has."""
+    """The base trained for as many more steps as KnowBERT's joint training has."""
     out = runs / f"bert-longer-{seed}"
     if not out.exists():
         shutil.copytree(base, out)
@@ -108,7 +108,7 @@ def train_longer(runs: Path, base: Path, seed: int, scale: dict[str, Any]) -> Pa
 def train_knowbert(
     runs: Path, base: Path, source: str, seed: int, scale: dict[str, Any], steps: int | None = None
 ) -> Path:
-    """KnowBERT on the base, for as many steps as the scale says unless told."""
+    """KnowBERT on the base, for `steps` steps or those of the scale."""
     out = runs / f"knowbert-{source}-{seed}{'' if steps is None else f'-{steps}'}"
     settings = SHARED | scale["training"] | scale["knowbert"]
     settings |= {"entities": source, "learning_rate": scale["learning_rate"], "warmup_steps": 50}
@@ -119,7 +119,7 @@ def train_knowbert(
 
 
 def train(system: str, out: Path, **words: Any) -> None:
-    """Train, or go on, or find it done."""
+    """Train, resume, or skip a finished run."""
     before = (out / "config.json").exists()
     if before:
         for settled in ("settings", "tokenizer", "base"):
@@ -139,7 +139,7 @@ def batches(model: TrainedModel, examples: list[Example]) -> Iterator[tuple[list
 
 
 def told_places(model: TrainedModel, example: Example) -> dict[tuple[int, int], str]:
-    """The synset of each mention of a text by the places of its first and its last token."""
+    """The synset of each mention of a text, by the positions of its first and last token."""
     _, offsets = model.tokenizer.encode_with_offsets(example.text)
     found = {}
     for mention in example.mentions:
@@ -159,7 +159,7 @@ def mentioned(example: Example, synset: str) -> tuple[int, int]:
 
 @torch.no_grad()
 def senses(model: TrainedModel, examples: list[Example], trained: list[Example]) -> dict[str, Any]:
-    """Shares of the told senses that are found, by the model and by the baselines."""
+    """Accuracy of the annotated senses, by the model and by the baselines."""
     system = model.system
     assert isinstance(system, KnowBERT)
     numbers = system.knowledge.numbers
@@ -202,7 +202,7 @@ def senses(model: TrainedModel, examples: list[Example], trained: list[Example])
 
 @torch.no_grad()
 def masked_losses(models: dict[str, TrainedModel], examples: list[Example]) -> dict[str, float]:
-    """Nats for each hidden token of the test sentences, the same for all."""
+    """Nats per masked token of the test sentences, the same for all."""
     drawer = next(m.system for m in models.values() if isinstance(m.system, KnowBERT))
     some = next(iter(models.values()))
     totals, count = dict.fromkeys(models, 0.0), 0

@@ -1,17 +1,18 @@
-"""Forward recursion of a hidden Markov model: time against pytorch-struct and against logsumexp.
+"""HMM forward recursion: time against pytorch-struct and against a log-space implementation.
 
     python -m pip install --no-deps --target PEER torch-struct==0.5
     PYTHONPATH=PEER python benchmarks/latent.py [--rounds N] [--out benchmarks/results/latent.json]
 
-The peer goes to a folder of its own, since nothing in the laboratory depends on it. One measurement
-is the log-likelihood of a batch of texts and its gradient with respect to all tables, after the two
-sides were found to agree. The sides alternate within a round. The peer is handed its potentials
-(batch, time, K, K) ready made and only differentiates down to them, which flatters it.
+The peer is installed in its own folder, since nothing in the laboratory depends on it. One
+measurement is the log-likelihood of a batch of texts and its gradient with respect to all
+parameters, after checking that both sides agree. The sides alternate within a round. The peer gets
+its potentials (batch, time, K, K) precomputed and differentiates only with respect to them, which
+favours it.
 
 - peer: `forward_filter` over pytorch-struct's LinearChainCRF, by number of states. Sizes marked
-  `attempt` are given to the peer once, in a process of its own with limits on memory and time.
-- scaled: `forward_filter` over `forward_filter_clear`, our own version with logarithms, by number
-of states.
+  `attempt` are run by the peer once, in a process with limits on memory and time.
+- scaled: `forward_filter` over `forward_filter_clear`, our own log-space version, by number of
+  states.
 - blocks: one block over several, at 1,024 states.
 """
 
@@ -35,7 +36,7 @@ from lmlab.inference.forward_algorithm import forward_filter, forward_filter_cle
 
 ROWS, TIME = 16, 32
 GIGABYTES, SECONDS = 6, 120
-"""What an attempt of the peer may take."""
+"""Limits of an attempt of the peer."""
 
 Recursion = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -90,7 +91,7 @@ def milliseconds(function: Callable[[], object], times: int = 1) -> float:
 
 
 def ratio(ours: list[float], others: list[float]) -> dict[str, float]:
-    """Milliseconds of both, how many times faster ours is, with the spread over rounds."""
+    """Milliseconds of both and the speed-up of ours, with the spread over rounds."""
     each = sorted(b / a for a, b in zip(ours, others, strict=True))
     return {
         "ours_ms": statistics.median(ours),
@@ -125,7 +126,7 @@ def compare_peer(states: int, rounds: int) -> dict[str, float]:
 
 
 def attempt_peer(states: int) -> str:
-    """What becomes of the peer at a size that may be too large for it."""
+    """Outcome of the peer at a size that may be too large for it."""
     command = [sys.executable, __file__, "--peer-once", str(states)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)

@@ -1,27 +1,25 @@
-"""Scoring multi30k beside minicons, as ratios measured in one run, the two sides taking turns.
+"""Scoring speed on multi30k against minicons, as ratios measured in one run, the sides alternating.
 
     python benchmarks/masked_scoring.py [--data FOLDER] [--only norm,gpt] [--rounds 5] [--out FILE]
 
-Both sides read one checkpoint from disk: random weights, which take as long as trained ones, in a
+Both sides load one checkpoint from disk: random weights, which take as long as trained ones, in a
 folder of the Hub's format.
 
 - norm: pseudo-log-likelihood by a BERT of BERT-small's sizes (4 layers, 512 wide, 8 heads, 30,522
-  tokens). minicons at the best of some batch sizes, found first; ours as it comes.
-- norm-8000: the same with a vocabulary of 8,000, where logits that nobody asks for cost less.
+  tokens). minicons at the best of several batch sizes, determined first; ours by default settings.
+- norm-8000: the same with a vocabulary of 8,000, where unneeded logits cost less.
 - gpt: left to right by a GPT-2 of the same sizes, against minicons at its best batch size, with one
-  call a sentence, and with all sentences in one call, which is how its list argument is used.
-  Beside it the matrix products of the same tokens alone, one for each map: what a scorer takes that
-  makes all logits of every token at once. Ours makes them in blocks, which stay in the cache, and
-  once for texts that begin alike, so that it can be faster.
+  call per sentence, and with all sentences in one call, which is how its list argument is used. For
+  comparison the matrix products of the same tokens alone, one per linear map: the cost of a scorer
+  that computes all logits of every token at once. Ours computes them in blocks that stay in the
+  cache, and once for texts that share a prefix, so it can be faster.
 
-Each side has a process of its own, one thread, and takes its turn; ours with the memory settings
-that lmlab makes, minicons with those that it finds. Seconds are those that the process computes
-(`time.process_time`), since the machine may be shared: on an idle one they are the same.
-
-Texts are the English side of multi30k's test split in its own order, the same for both sides, and
-tokens per second are those that have a score. Before anything is timed the two sides' sums are held
-against each other. transformers 5 has dropped a name that minicons calls (`batch_encode_plus`), so
-the tokeniser gets it back; nothing else is changed.
+Each side has its own process with one thread; ours with lmlab's memory settings, minicons with the
+default ones. Seconds are CPU time (`time.process_time`), since the machine may be shared. Texts are
+the English side of multi30k's test split in its own order, the same for both sides, and tokens per
+second count the scored ones. Before timing, both sides' sums are compared. transformers 5 dropped a
+method that minicons calls (`batch_encode_plus`), so it is added to the tokenizer; nothing else is
+changed.
 """
 
 from __future__ import annotations
@@ -54,13 +52,13 @@ SIZES = (1, 2, 4, 8, 16, 32)
 SYMBOLS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 END = "<|endoftext|>"
 SECONDS = 0.5
-"""At least so long is each turn; most are longer, as all texts are scored."""
+"""Minimum seconds per turn; most are longer, as all texts are scored."""
 NEVER = -1e4
 """A bias that leaves a token no probability."""
 
 
 def wordpieces(lines: Sequence[str], size: int) -> Tokenizer:
-    """A WordPiece tokeniser like BERT's; what the corpus does not fill are unused tokens."""
+    """A WordPiece tokenizer like BERT's, padded with unused tokens."""
     inner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     symbols = list(SYMBOLS.values())
@@ -127,7 +125,7 @@ def save_gpt(folder: Path, lines: Sequence[str], size: int) -> None:
 
 
 Measure = Callable[..., tuple[float, list[float]]]
-"""Called with texts and a batch size: texts a second and the sums."""
+"""Called with texts and a batch size: texts per second and the sums."""
 
 
 def total(values: torch.Tensor) -> float:
@@ -169,7 +167,7 @@ def their_scores(folder: Path, masked: bool) -> Measure:
 
 
 def timed(score: Callable[[Sequence[str], int], list[float]]) -> Measure:
-    """Texts a second in batches of a size, and their scores."""
+    """Texts per second in batches of a size, and their scores."""
 
     def measure(texts: Sequence[str], size: int = 0) -> tuple[float, list[float]]:
         found: list[float] = []
@@ -184,7 +182,7 @@ def timed(score: Callable[[Sequence[str], int], list[float]]) -> Measure:
 
 
 def products_of(words: int) -> Measure:
-    """Tokens a second of the matrix products alone, with our memory settings."""
+    """Tokens per second of the matrix products alone, with our memory settings."""
     retain_freed_memory()
     step = products_alone(words)
     return lambda: (rate(step, SECONDS, time.process_time), [])
@@ -200,7 +198,7 @@ def measure(
     fixed: dict[str, int],
     least: Apart | None = None,
 ) -> dict[str, Any]:
-    """Sums compared, the best batch size found, then both sides in turns.
+    """Compare sums, find the best batch size, then measure both sides in alternation.
 
     `least` is the products alone; it takes its turns with minicons too.
     """
@@ -285,7 +283,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
     parser.add_argument("--only", default="norm,norm-8000,gpt")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sentences", type=int, default=64, help="of the masked models")
+    parser.add_argument("--sentences", type=int, default=64, help="sentences for the masked models")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/masked_scoring.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)

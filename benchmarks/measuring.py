@@ -1,4 +1,4 @@
-"""Rates and ratios of two sides that take turns in one run."""
+"""Rates, and ratios of two sides measured in alternation."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def ratio(ours: list[float], theirs: list[float]) -> dict[str, float]:
 def taking_turns(
     ours: Callable[[], float], theirs: Callable[[], float], rounds: int
 ) -> dict[str, float]:
-    """Both sides measured in alternation, so that a busy moment of the machine meets both."""
+    """Measure both sides in alternation, so that load affects both alike."""
     pairs = [(ours(), theirs()) for _ in range(rounds)]
     return ratio([a for a, _ in pairs], [b for _, b in pairs])
 
 
 class Apart:
-    """A side in a process of its own, with the memory settings that it makes or leaves alone.
+    """A side in a separate process, with lmlab's memory settings or the default ones.
 
     `make(*made_of)` is called there and gives the measurement, a function of whatever this one is
     called with. Only the side whose turn it is computes.

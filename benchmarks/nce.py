@@ -1,19 +1,20 @@
-"""Noise-contrastive estimation beside maximum likelihood: gradients, time, normalisers (002).
+"""Noise-contrastive estimation against maximum likelihood: gradients, time, normalisers.
 
     python benchmarks/nce.py [--only time,peaked,training,cosine] [--out FILE.json]
     python benchmarks/nce.py --draw FILE.json --figures docs/images
 
-- training: one small LSTM on WordNet's glosses, the same first weights and batches, by maximum
-  likelihood, nce (log Z fixed and learned; noise for each place and shared), importance sampling,
-  sampled softmax, and as 002 warns not to, maximum likelihood with Z fixed at 1 (loss -s(w | h)).
-  Told: the exact held-out loss, and log Z over held-out contexts (mean and spread) on the way.
+- training: one small LSTM on WordNet's glosses, with the same initial weights and batches, by
+  maximum likelihood, nce (log Z fixed and learned; noise per position and shared), importance
+  sampling, sampled softmax, and, as a negative example, maximum likelihood with Z fixed at 1 (loss
+  -s(w | h)). Reported: the exact held-out loss, and log Z over held-out contexts (mean and spread)
+  during training.
 - cosine: gradients of one batch with respect to all weights, at the model trained by nce. NCE's
-  with its noise enumerated, of normalised and of plain scores, against maximum likelihood's, by k;
-  and the variance of NCE's, importance sampling's and sampled softmax's over draws of the noise.
+  with enumerated noise, of normalised and of unnormalised scores, against maximum likelihood's, by
+  k; and the variance of NCE's, importance sampling's and sampled softmax's over noise samples.
 - peaked: the same estimators in one context where the model gives three rare tokens most of its
-  mass, as 002 pictures a model with some ability.
-- time: the output layer alone, loss and gradient, by the size of the vocabulary; and Adam's step
-  over its weights, which is the same for all, since the gradient of a table is as large as it.
+  mass.
+- time: the output layer alone, loss and gradient, by vocabulary size; and Adam's step over its
+  weights, which is the same for all, since the gradient of a table is as large as it.
 """
 
 from __future__ import annotations
@@ -23,16 +24,14 @@ import copy
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from nce_figures import draw
+from nce_times import POSITIONS, SAMPLES, SEED, SHARED, SIZES, TIME_WIDTH, measure_times
 from torch import Tensor
 
 from lmlab.core.allocator import retain_freed_memory
@@ -52,17 +51,14 @@ from lmlab.objectives.sampled_losses import (
     SampledSoftmax,
     log_normalisers,
 )
-from lmlab.plotting.figure import add_legend, as_svg, canvas, line_style, set_plain_log_scale
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import TrainingData, gradient_accumulation_groups, training_data
-from lmlab.training.run_folder import build_system
+from lmlab.training.system_building import build_system
 
-SEED = 0
 STEPS, RATE, WIDTH = 300, 5e-3, 64
 MIN_COUNT = 10
 HELD_OUT = 8
 """Batches of held-out glosses."""
-SAMPLES = 25
 WAYS: dict[str, dict[str, Any]] = {
     "maximum likelihood": {},
     "nce, log Z fixed": {"objective": "nce"},
@@ -74,8 +70,6 @@ WAYS: dict[str, dict[str, Any]] = {
 FIXED = "maximum likelihood, Z fixed at 1"
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 DRAWN_KS, DRAWS = (4, 16, 64, 256), 24
-SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
-PLACES, TIME_WIDTH, SHARED = 128, 64, 256
 
 
 def make_data() -> tuple[TrainingData, Vocabulary]:
@@ -89,7 +83,7 @@ def make_system(data: TrainingData, vocabulary: Vocabulary, **settings: Any) -> 
     words = {"width": WIDTH, "dropout": 0.0, "noise_samples": SAMPLES, **settings}
     system = build_system("lstm", words, vocabulary, seed=SEED)
     assert isinstance(system, Assembly)
-    # Met by all, so that their biases start alike.
+    # All see the data, so that their biases are initialised alike.
     law = NoiseDistribution(vocabulary, power=1.0)
     law.count(data.flat()[0])
     system.setup_data(*data.flat())
@@ -108,7 +102,7 @@ def scores_as_loss(system: Assembly, batch: Batch) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def normalisers(system: Assembly, batches: list[Batch]) -> Tensor:
-    """(N,) log Σ exp s at all held-out places."""
+    """(N,) log Σ exp s at all held-out positions."""
     views = [system.objective.view(batch) for batch in batches]
     return torch.cat([log_normalisers(system, view).log_probs for view in views])
 
@@ -122,7 +116,7 @@ def held_out_loss(system: Assembly, batches: list[Batch]) -> float:
 def train_one(
     name: str, settings: dict[str, Any], data: TrainingData, vocabulary: Vocabulary
 ) -> tuple[dict[str, Any], Assembly]:
-    """Adam with a falling rate; exact losses and log Z on the way and at the end."""
+    """Adam with a decaying learning rate; exact losses and log Z during and after training."""
     system = make_system(data, vocabulary, **settings)
     assert data.held_out is not None
     watched = list(islice(data.held_out.epoch(0), HELD_OUT))
@@ -175,7 +169,7 @@ def flat_gradient(system: Assembly, loss: Tensor) -> Tensor:
 
 
 class Enumerated:
-    """NCE with all tokens as noise, each as often as it is expected: 002's L* without a draw."""
+    """NCE with its noise enumerated: all tokens, weighted by their expected counts."""
 
     def __init__(self, system: Assembly, batch: Batch, noise: NoiseDistribution) -> None:
         self.system, self.noise = system, noise
@@ -222,7 +216,7 @@ def measure_cosines(system: Assembly, batch: Batch, data: TrainingData) -> dict[
 
 
 def measure_variance(system: Assembly, batch: Batch, data: TrainingData) -> list[dict[str, Any]]:
-    """Of each estimator over draws of its noise, and how far its mean is from the truth."""
+    """Variance of each estimator over noise samples, and the bias of its mean."""
     noise = NoiseDistribution(system.vocabulary, power=1.0)
     noise.count(data.flat()[0])
     exact = Enumerated(system, batch, noise).likelihood()
@@ -320,51 +314,6 @@ def score_gradients(contrast: NoiseSampledLoss, log_probs: Tensor, real: list[in
     return found.view(rows, len(real), -1).mean(1)
 
 
-def seconds(function: Callable[[], object], rounds: int) -> dict[str, float]:
-    """Of one thread's own work, which others on the machine change little."""
-    function()
-    each = []
-    for _ in range(rounds):
-        began = time.process_time()
-        function()
-        each.append(time.process_time() - began)
-    return {"seconds": statistics.median(each), "lowest": min(each), "highest": max(each)}
-
-
-def measure_times(size: int, rounds: int) -> dict[str, Any]:
-    """Loss and gradient of the output layer alone, hidden states and targets drawn at random."""
-    vocabulary = Vocabulary(size=size)
-    emission = Softmax(TIME_WIDTH, vocabulary)
-    generator = torch.Generator().manual_seed(SEED)
-    hidden = torch.randn(PLACES, TIME_WIDTH, generator=generator).requires_grad_()
-    targets = torch.randint(5, size, (PLACES, 1), generator=generator)
-    noise = NoiseDistribution(vocabulary, power=1.0)
-    alone = NoiseContrastiveEstimation(noise, samples=SAMPLES)
-    common = NoiseContrastiveEstimation(noise, samples=SHARED, shared=True)
-
-    def full() -> None:
-        emission.zero_grad()
-        (-emission.log_prob(hidden, targets[:, 0]).mean()).backward()
-
-    def contrast(objective: NoiseContrastiveEstimation) -> None:
-        emission.zero_grad()
-        shape = (SHARED,) if objective.shared else (PLACES, SAMPLES)
-        drawn = noise.sample(shape, generator=generator)
-        own = targets if objective.shared else torch.cat([targets, drawn], 1)
-        scores = emission.scores(hidden, own, drawn if objective.shared else None)
-        chosen = torch.cat([targets, drawn.expand(PLACES, -1)], 1)
-        objective.target_losses(scores, noise.log_prob(chosen)).mean().backward()
-
-    optimizer = torch.optim.Adam(emission.parameters())
-    record: dict[str, Any] = {"vocabulary": size}
-    record["softmax"] = seconds(full, 1 if size > 300_000 else rounds)
-    record["nce"] = seconds(lambda: contrast(alone), rounds)
-    record["nce shared"] = seconds(lambda: contrast(common), rounds)
-    record["adam"] = seconds(lambda: optimizer.step(), rounds)
-    print("  ", size, {k: round(v["seconds"], 4) for k, v in record.items() if k != "vocabulary"})
-    return record
-
-
 def measure(wanted: list[str], rounds: int) -> dict[str, Any]:
     report: dict[str, Any] = {
         "seed": SEED,
@@ -376,7 +325,7 @@ def measure(wanted: list[str], rounds: int) -> dict[str, Any]:
     if "time" in wanted:
         print("output layer, seconds")
         report["time"] = {
-            "places": PLACES,
+            "places": POSITIONS,
             "width": TIME_WIDTH,
             "noise_samples": SAMPLES,
             "shared_samples": SHARED,
@@ -407,94 +356,13 @@ def measure(wanted: list[str], rounds: int) -> dict[str, Any]:
     return report
 
 
-def draw(report: dict[str, Any], folder: Path) -> None:
-    """nce-cosine.svg, nce-variance.svg, nce-time.svg and nce-normaliser.svg."""
-    pictures = {
-        "nce-cosine": draw_cosine,
-        "nce-variance": draw_variance,
-        "nce-time": draw_time,
-        "nce-normaliser": draw_normaliser,
-    }
-    for name, picture in pictures.items():
-        with canvas(name, height=3.2) as figure:
-            picture(report, figure)
-            (folder / f"{name}.svg").write_text(as_svg(figure), encoding="utf-8")
-
-
-def decades(axes: Axes, ticks: Sequence[float]) -> None:
-    """A logarithmic x axis with plain numbers at some places."""
-    axes.set_xscale("log")
-    axes.set_xticks(list(ticks), [f"{tick:,g}" if tick < 1e4 else f"{tick:,.0f}" for tick in ticks])
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def draw_cosine(report: dict[str, Any], figure: Figure) -> None:
-    axes = figure.subplots()
-    for look, name in enumerate(name for name in report["cosine"] if name != "ks"):
-        rest = [1 - value for value in report["cosine"][name]]
-        axes.plot(report["cosine"]["ks"], rest, label=name, marker=".", **line_style(look))
-    decades(axes, (1, 10, 100, 1000))
-    axes.set(yscale="log", xlabel="k, tokens of noise for each target")
-    axes.set(ylabel="1 - cosine to maximum likelihood's")
-    set_plain_log_scale(axes)
-    add_legend(axes)
-
-
-def draw_variance(report: dict[str, Any], figure: Figure) -> None:
-    """In the trained model, and in one context of a model that is sure of rare tokens."""
-    peaked = [row for row in report["peaked"] if row["mass"] == 0.99]
-    both = figure.subplots(1, 2, sharey=True)
-    for axes, rows, title in (
-        (both[0], report["variance"], "LSTM trained by nce"),
-        (both[1], peaked, "sure of three rare tokens"),
-    ):
-        for look, name in enumerate(
-            ("nce", "importance", "sampled softmax", "importance, Z known")
-        ):
-            chosen = [row for row in rows if row["estimator"] == name]
-            if chosen:
-                xs, ys = [row["k"] for row in chosen], [row["own_variance"] for row in chosen]
-                axes.plot(xs, ys, label=name, marker="o", **line_style(look))
-        decades(axes, (10, 100, 1000))
-        axes.set(yscale="log", xlabel="k", title=title)
-        set_plain_log_scale(axes)
-    both[0].set(ylabel="variance / squared length of the mean")
-    add_legend(both[1])
-
-
-def draw_time(report: dict[str, Any], figure: Figure) -> None:
-    axes, records = figure.subplots(), report["time"]["records"]
-    sizes = [row["vocabulary"] for row in records]
-    names = {"softmax": "softmax", "nce": "nce", "nce shared": "nce shared", "adam": "Adam's step"}
-    for look, (name, label) in enumerate(names.items()):
-        times = [row[name]["seconds"] * 1000 for row in records]
-        axes.plot(sizes, times, label=label, marker="o", **line_style(look))
-    decades(axes, (10_000, 100_000, 1_000_000))
-    axes.set(yscale="log", xlabel="vocabulary", ylabel="milliseconds a step")
-    set_plain_log_scale(axes)
-    add_legend(axes)
-
-
-def draw_normaliser(report: dict[str, Any], figure: Figure) -> None:
-    axes = figure.subplots()
-    for look, record in enumerate(report["training"]):
-        steps = [point["step"] for point in record["course"]]
-        logs = [point["log_z"] for point in record["course"]]
-        axes.plot(steps, logs, label=record["name"], **line_style(look))
-    axes.set_yscale("symlog", linthresh=0.5)
-    axes.set_yticks([-0.25, 0, 0.25, 0.5, 5, 50], ["-0.25", "0", "0.25", "0.5", "5", "50"])
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set(xlabel="step", ylabel="mean log Z on held-out text", ylim=(-0.3, 80))
-    add_legend(axes)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="time,peaked,training,cosine")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="a record to draw instead of measuring")
+    parser.add_argument("--draw", type=Path, help="a record to plot instead of measuring")
     parser.add_argument("--figures", type=Path, default=Path("docs/images"))
     options = parser.parse_args()
     if options.draw:
@@ -509,7 +377,7 @@ def main() -> None:
     if options.out:
         before = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
         took = before.get("seconds", {}) | report["seconds"]
-        report = {**before, **report, "seconds": took}  # what was not asked for stays
+        report = {**before, **report, "seconds": took}  # other parts stay
         options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 

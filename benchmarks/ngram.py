@@ -46,7 +46,7 @@ PROGRAMS = ("lmplz", "build_binary", "query")
 ROWS = 2**14
 """Contexts in a batch."""
 REPEATS = 12
-"""How often the test text is scored in a round: about a million tokens."""
+"""Repetitions of the test text per round: about a million tokens."""
 UNKNOWN, START, END, NOTHING = 1, 2, 3, -1
 PEER_SETTINGS = {
     "OMP_NUM_THREADS": "1",
@@ -57,7 +57,7 @@ PEER_SETTINGS = {
 
 
 def build_kenlm(folder: Path) -> Path:
-    """KenLM's programs in a folder, built if they are not there yet."""
+    """KenLM's programs in a folder, built if missing."""
     if all((folder / name).exists() for name in PROGRAMS):
         return folder
     with tempfile.TemporaryDirectory() as scratch:
@@ -238,7 +238,7 @@ def ratio(ours: list[float], peer: list[float]) -> dict[str, float]:
 
 
 def compare_speed(ours: Ours, kenlm: Kenlm, rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds to fit (less is better) and tokens a second (more is better), side by side."""
+    """Seconds to fit (less is better) and tokens per second (more is better) of both."""
     found: dict[str, list[float]] = {}
 
     def note(name: str, value: float) -> None:

@@ -1,29 +1,29 @@
-"""Open questions: exact match of what looks documents up, and of the same without.
+"""Open-domain question answering: exact match with retrieved documents and without.
 
     python benchmarks/open_questions.py [--corpus capitals-questions] [--seeds 3] [--out FILE.json]
     python benchmarks/open_questions.py --draw FILE.json --figure FILE.svg
 
-On `capitals-questions` the answers to test questions were never answers in training, and stand in
-the documents `capitals`; on `wordnet-questions` a word is left out of an example, and the documents
-are glosses; `wordnet-few` are the questions about 4,300 synsets and their glosses, for a retriever
-that is too slow for 117,659 (`lmlab import-hf` makes a --base of a published encoder);
+On `capitals-questions` the answers to test questions were never answers in training, and occur in
+the documents `capitals`; on `wordnet-questions` a word is removed from an example, and the
+documents are glosses; `wordnet-few` are the questions about 4,300 synsets and their glosses, for a
+retriever that is too slow for 117,659 (`lmlab import-hf` makes a --base of a published encoder);
 `wordnet-definitions` asks for the words of the same synsets by their definitions, whose glosses
-BM25 finds nearly always, so that nothing is left but to copy; `wordnet-taught` are the questions of
-`wordnet-few`, and in training those definitions too, from which a writer may learn to copy. Rows:
+BM25 retrieves nearly always, so that only copying remains; `wordnet-taught` are the questions of
+`wordnet-few`, and in training those definitions too, from which a decoder may learn to copy. Rows:
 
-- rag-sequence, rag-token: both sums over the documents found, questions' encoder and writer learn
-  (the writer alone on `wordnet-few` and `wordnet-taught`);
-- best document: RAG with one document, whose retriever gets no gradient and so stays what it was:
-  the base, or without one BM25 on random directions (which among 117,659 glosses is noisy;
-  benchmarks/realm.py has BM25 itself with a reader); `learned places` is the same with a writer
-  that tells places by learned vectors, as BART does, and not by distances;
-- no documents: the same writer with one document that says nothing;
-- realm: an answer is a span of a document found, and both encoders learn; `by default`, with
-  documents embedded anew as often as the system itself has it.
+- rag-sequence, rag-token: both marginalisations over the retrieved documents; question encoder and
+  decoder are trained (the decoder alone on `wordnet-few` and `wordnet-taught`);
+- best document: RAG with one document, whose retriever gets no gradient and so stays as it was: the
+  base, or without one BM25 on random projections (which among 117,659 glosses is noisy;
+  benchmarks/realm.py has BM25 itself with a reader); `learned places` is the same with a decoder
+  with learned absolute positions, as in BART, instead of relative ones;
+- no documents: the same decoder with one empty document;
+- realm: an answer is a span of a retrieved document, and both encoders are trained; `by default`,
+  with documents embedded again as often as the system's default says.
 
-What is told: the share of test questions whose first answer is the right one word for word, and of
-those whose right answer stands in a document that was found. Records are kept as they come, and a
-run that is stopped goes on with those that are missing.
+Reported: exact match of the first answer on the test questions, and the share of questions whose
+answer occurs in a retrieved document. Records are saved one by one; an interrupted run continues
+with the missing ones.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ CORPORA: dict[str, dict[str, Any]] = {
     },
     "wordnet-questions": {
         "documents": "wordnet",
-        # A fraction of a pass over the 42,491 questions: a minute or two for each row.
+        # A fraction of an epoch over the 42,491 questions: a minute or two per row.
         "budget": {"steps": 150},
-        # The longest question has 68 pieces with its symbols, beside a document of 48.
+        # The longest question has 68 tokens with special tokens, plus a document of 48.
         "settings": {
             "length": 128,
             "layers": 1,
@@ -85,14 +85,14 @@ CORPORA: dict[str, dict[str, Any]] = {
         "settings": {
             "length": 128,
             "layers": 1,
-            # Places that hardly let a writer copy: `wordnet-taught` has what does.
+            # Positions that hinder copying: `wordnet-taught` has better ones.
             "positions": "learned",
             "retrieved": 5,
             "learning_rate": 1e-3,
             "tokens_per_batch": 512,
             "warmup_steps": 40,
         },
-        # The writer begins from nothing, and learns by steps that would spoil a trained encoder.
+        # The decoder is trained from scratch, with steps too large for a trained encoder.
         "rag": {"question_encoder": "fixed"},
         "realm": {},
         "questions": 1000,
@@ -107,7 +107,7 @@ COPYING = {
     "dropout": 0.1,
     "learning_rate": 2e-3,
 }
-"""What a writer from nothing learns to copy with."""
+"""Settings with which a decoder learns to copy from scratch."""
 CORPORA["wordnet-taught"] = {
     **CORPORA["wordnet-few"],
     "asked": {"train": ("examples", "definitions")},
@@ -137,7 +137,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any]:
-    """Train one system and ask it the test questions."""
+    """Train one system and evaluate it on the test questions."""
     import torch
 
     import lmlab
@@ -184,9 +184,9 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
 def write_few(
     synsets: dict[str, int], asked: dict[str, tuple[str, ...]], folder: Path
 ) -> tuple[str, str]:
-    """Questions about so many synsets of each split, spread evenly over it, and their glosses.
+    """Questions about some synsets of each split, evenly spaced, and their glosses.
 
-    `asked` are the sorts of questions in a split, examples where it tells none.
+    `asked` are the kinds of questions of a split, by default examples.
     """
     from lmlab.data.corpus import open_corpus
     from lmlab.retrieval.documents import Documents, gloss_documents
@@ -219,12 +219,12 @@ def defined(gloss: Document) -> tuple[str, str]:
 
 
 def named(base: str | None) -> str | None:
-    """What a record calls a base: the name of its folder, wherever that is."""
+    """The name of a base in a record: that of its folder."""
     return None if base is None else Path(base).name
 
 
 def settings_of(task: dict[str, Any], asked: dict[str, Any], base: str | None) -> dict[str, Any]:
-    """Of a row; REALM has the sizes of its base, whose weights it copies."""
+    """Settings of a row; REALM has the sizes of its base, whose weights it copies."""
     own = task.get("realm" if asked["system"] == "realm" else "rag", {})
     every = {**WRITER, **task["settings"], **own, **asked.get("settings", {})}
     bases = SIZES if base is not None and asked["system"] == "realm" else ()
@@ -232,7 +232,7 @@ def settings_of(task: dict[str, Any], asked: dict[str, Any], base: str | None) -
 
 
 def measure(model: Any, corpus: str, questions: int) -> dict[str, Any]:
-    """Exact match, and how often a document with the right answer was found, on the test split."""
+    """Exact match and retrieval recall of the answer on the test split."""
     from lmlab.data.corpus import open_corpus
 
     every = list(open_corpus(corpus).split("test"))
@@ -253,7 +253,7 @@ def measure(model: Any, corpus: str, questions: int) -> dict[str, Any]:
 
 
 def documents_found(model: Any, questions: list[str]) -> list[list[str]]:
-    """The texts of all documents that are looked up for each question."""
+    """The texts of all documents retrieved for each question."""
     import torch
 
     from lmlab.core.batch import Batch
@@ -269,7 +269,7 @@ def documents_found(model: Any, questions: list[str]) -> list[list[str]]:
 
 
 def summary(records: list[dict[str, Any]]) -> list[str]:
-    """A line for each row of each corpus, by its base: mean and spread over seeds."""
+    """One line per row, corpus and base: mean and spread over seeds."""
     lines = []
     names = ("corpus", "row", "base")
     for key in dict.fromkeys(tuple(each[name] for name in names) for each in records):
@@ -286,7 +286,7 @@ def summary(records: list[dict[str, Any]]) -> list[str]:
 
 
 def draw(records: list[dict[str, Any]], path: Path) -> None:
-    """Exact match of each row, a point for each seed, a panel for each corpus."""
+    """Plot exact match of each row, one point per seed, one panel per corpus."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -312,11 +312,11 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", default="capitals-questions", choices=list(CORPORA))
-    parser.add_argument("--rows", default=",".join(ROWS), help="some of the rows, by commas")
+    parser.add_argument("--rows", default=",".join(ROWS), help="comma-separated rows")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--base", help="a run of dpr, for the rows that look documents up")
+    parser.add_argument("--base", help="a run of dpr, for the rows with retrieval")
     parser.add_argument("--out", type=Path, default=RESULTS / "open_questions.json")
-    parser.add_argument("--draw", type=Path, help="draw a record instead")
+    parser.add_argument("--draw", type=Path, help="plot a record instead")
     parser.add_argument("--figure", type=Path, default=RESULTS / "open_questions.svg")
     given = parser.parse_args()
     if given.draw is not None:

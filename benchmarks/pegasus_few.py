@@ -1,13 +1,13 @@
-"""PEGASUS fine-tuned with 10, 100 and 1,000 examples, and the same network not pre-trained.
+"""PEGASUS fine-tuned with 10, 100 and 1,000 examples, against the same network not pre-trained.
 
     python benchmarks/pegasus_few.py --runs RUNS [--seeds 2] [--out FILE.json]
     python benchmarks/pegasus_few.py --table
 
 Zhang et al. 2020 fine-tune on as many summaries. Here documents are generated, ten sentences about
 three countries, and the summary names the country with the most of them and its capital
-(benchmarks/country_documents.py). Gap sentences are chosen by ROUGE as the paper does. All are
-fine-tuned for the same number of steps; and what was not pre-trained also for as many steps as
-pre-training and fine-tuning have together.
+(benchmarks/country_documents.py). Gap sentences are selected by ROUGE as in the paper. All are
+fine-tuned for the same number of steps; the network that was not pre-trained also for as many steps
+as pre-training and fine-tuning together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Readers without hops, to compare with: of the first paragraph, or of those that BM25 finds.
+"""Single-hop baselines for CogQA: readers of the question's entities, or of BM25's paragraphs.
 
 The same encoder and pointers as system 1's, trained on the same questions; but a paragraph is read
-without clues, the pointers for answers alone are trained, and the likeliest span of all paragraphs
-that are read is the answer. Which of two is one of the two that the question names, as in CogQA.
-Yes or no is no span, so such a question is answered by "yes".
+without clues, only the answer pointers are trained, and the most probable span of all paragraphs
+read is the answer. The answer to an alternative question is one of the two entities that it names,
+as in CogQA. Yes or no is no span, so such a question is answered by "yes".
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmlab.data.name_matching import find_entity_name
-from lmlab.layers.cogqa_config import CogQAConfig
-from lmlab.layers.span_pointers import pointer_labels
+from lmlab.layers.span_pointers import CogQAConfig, pointer_labels
 from lmlab.models.cogqa import CogQAReader
 from lmlab.retrieval.bm25 import LexicalIndex
 from lmlab.tasks.finetune_job import fit_stage
@@ -28,7 +27,7 @@ from lmlab.training.run_folder import RunFolder, TrainedModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlainReader:
-    """Reads each paragraph by itself; `index` finds paragraphs, of `names`, for a question."""
+    """Reads each paragraph by itself; `index` retrieves paragraphs of `names`."""
 
     reader: CogQAReader
     encoder: NodeEncoder
@@ -38,7 +37,7 @@ class PlainReader:
     retrieved: int
 
     def retrieve(self, questions: Sequence[str]) -> list[list[str]]:
-        """The entities whose paragraphs share most with each question."""
+        """The entities with the highest-scoring paragraphs per question."""
         _, numbers = self.index.search(list(questions), self.retrieved)
         return [[self.names[n] for n in row.tolist() if n >= 0] for row in numbers]
 
@@ -47,7 +46,7 @@ class PlainReader:
         return self._answer(questions, [list(each.start) for each in questions])
 
     def answer_retrieved(self, questions: Sequence[MultihopQuestion]) -> list[str]:
-        """Answers from the paragraphs that BM25 finds for the questions."""
+        """Answers from the paragraphs that BM25 retrieves."""
         return self._answer(questions, self.retrieve([each.text for each in questions]))
 
     def _answer(
@@ -71,16 +70,16 @@ class PlainReader:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What was found in a paragraph."""
+    """The predictions in a paragraph."""
 
     best: tuple[float, str]
-    """The likeliest span: its probability and its words; 0 and none where nothing was found."""
+    """The most probable span: its probability and words; 0 and none without one."""
     no_answer_probability: float
-    """The probability that no answer stands there."""
+    """The probability that there is no answer."""
 
 
 def chosen(asked: MultihopQuestion, seen: Mapping[str, Seen]) -> str:
-    """The answer to a question, of what was found in the paragraph of each entity that was read.
+    """The answer to a question, by the predictions in the paragraphs read.
 
     Which of two: the one whose paragraph holds an answer more likely; one that was not read holds
     none.
@@ -106,7 +105,7 @@ def train_plain_reader(
     retrieved: int = 5,
     quiet: bool = True,
 ) -> PlainReader:
-    """A plain reader on a run's system, trained on right paragraphs, first ones and found ones."""
+    """A plain reader on a run's system, trained on gold, first and retrieved paragraphs."""
     reader = CogQAReader(model.system, settings)
     names = tuple(paragraphs)
     plain = PlainReader(
@@ -127,7 +126,7 @@ def train_plain_reader(
         sources,
         folder=RunFolder(out),
         config=config,
-        unit="nats a paragraph",
+        unit="nats per paragraph",
         title="a reader without hops",
         quiet=quiet,
     )
@@ -135,7 +134,7 @@ def train_plain_reader(
 
 
 def plain_examples(plain: PlainReader, rows: Sequence[MultihopRow]) -> Iterator[SpanExample]:
-    """The right paragraphs with the answer, the first ones, and two that BM25 finds, with none."""
+    """Gold paragraphs with the answer; first and two retrieved ones without."""
     asked = [row for row in rows if row.kind != "yes-no"]
     for row, found in zip(asked, plain.retrieve([row.text for row in asked]), strict=True):
         right = _right(row)

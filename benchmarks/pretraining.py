@@ -1,21 +1,20 @@
-"""Every pre-training objective on WordNet's glosses: same width, depth, tokens and batches.
+"""Pre-training objectives on WordNet's glosses: same width, depth, tokens and batches.
 
     python benchmarks/pretraining.py [--runs RUNS] [--only bert] [--jobs 2] [--steps 1600]
     python benchmarks/pretraining.py --table [--write docs/pretraining.md]
     python benchmarks/pretraining.py --figure docs/images/pretraining.svg
 
 Each system is trained by the `lmlab` command on the same subword tokens for the same number of
-steps of as many tokens, with four layers in all (an encoder-decoder has two and two). Then:
+steps of equally many tokens, with four layers in all (an encoder-decoder has two and two). Then:
 
-- its own score of 500 held-out glosses, which compares only within a kind;
-- cloze: a hidden token of 2,000 held-out glosses, asked for by whatever way the system has;
-- fine-tuned accuracy on other held-out glosses, the part of speech of what a gloss defines: by a
-  head on frozen features, by training all of it on 200 rows, and on all rows.
+- its own score of 500 held-out glosses, comparable only within a kind;
+- cloze: a masked token of 2,000 held-out glosses, predicted by whatever method the system has;
+- fine-tuned accuracy on other held-out glosses, the part of speech that a gloss defines: by a head
+  on frozen features, by fine-tuning on 200 rows, and on all rows.
 
-A `bert` and a `gpt` that were trained for one step stand beside them as controls.
-
-A record for each system stands in benchmarks/results/pretraining/; one that is there is not run
-again, and a training that was stopped resumes.
+A `bert` and a `gpt` trained for one step are the controls. Each system has a record in
+benchmarks/results/pretraining/; existing ones are not measured again, and interrupted training runs
+resume.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from cells import RESULTS, arguments
 RECORDS = RESULTS / "pretraining"
 WIDTH, LAYERS, HEADS, LENGTH, VOCABULARY = 128, 4, 4, 192, 8000
 TOKENS_PER_BATCH = 1024
-"""Small, since the budget is: masked models need many steps to leave the words' frequencies."""
+"""Small, as the budget: masked models need many steps to learn more than unigrams."""
 SCORED, ASKED = 500, 2000
 
 ENCODERS_DECODERS = ("transformer", "mass", "t5", "bart", "pegasus", "palm")
@@ -42,11 +41,8 @@ SHOWN_WHOLE = {
     **{name: {"full_mask_rate": 0.3} for name in ("mass", "t5", "bart", "pegasus", "palm")},
     "xlnet": {"left_to_right": 0.3},
 }
-SHOWN_WHOLE["palm"] = {
-    "full_mask_rate": 0.3,
-    "joint": True,
-}  # what was its default when it was measured
-"""A share of the texts shown as log_prob shows them, alike for all whose papers never do."""
+SHOWN_WHOLE["palm"] = {"full_mask_rate": 0.3, "joint": True}  # the default when it was measured
+"""A share of the texts in the input format of log_prob, for all whose papers have none."""
 SYSTEMS = (
     "gpt",
     "bert",
@@ -70,13 +66,13 @@ SYSTEMS = (
     "set-transformer",
     "lstm",
 )
-"""In the order in which they are run; the LSTM stands beside them as what they are held against."""
+"""In running order; the LSTM is the baseline."""
 
 CONTROLS = ("bert", "gpt")
-"""These stand there untrained too."""
+"""Also measured untrained, as controls."""
 
 OWN_OPTIMIZER = {"t5": {"optimizer": "adafactor", "learning_rate": 0.03}}
-"""T5's token vectors begin at length one a unit, which steps of a fixed length move too little."""
+"""T5's embeddings have unit variance, which steps of fixed size hardly change."""
 
 ROWS = "gloss-part-of-speech"
 TASKS = {
@@ -88,7 +84,7 @@ TASKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where runs go, how long they are trained and on how many threads."""
+    """Folder, training steps and threads of the runs."""
 
     runs: Path
     steps: int
@@ -96,7 +92,7 @@ class Place:
 
 
 def settings(system: str) -> list[str]:
-    """The same for all, as far as a system has it."""
+    """The common settings, as far as a system has them."""
     given = {
         "width": WIDTH,
         "layers": LAYERS // 2 if system in ENCODERS_DECODERS else LAYERS,
@@ -117,7 +113,7 @@ def settings(system: str) -> list[str]:
 
 
 def lmlab(*command: str, threads: int) -> str:
-    """Run a verb and give what it printed; a failure is told with its last words."""
+    """Run a command and return its output; an error shows the end of stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "lmlab", *command],
         env=os.environ | {"OMP_NUM_THREADS": str(threads)},
@@ -131,7 +127,7 @@ def lmlab(*command: str, threads: int) -> str:
 
 
 def shared_tokenizer(runs: Path) -> Path:
-    """One tokeniser of subwords for all, made once."""
+    """One subword tokenizer for all, trained once."""
     path = runs / "tokenizer.json"
     if not path.exists():
         from lmlab.data.corpus import open_corpus
@@ -143,7 +139,7 @@ def shared_tokenizer(runs: Path) -> Path:
 
 
 def held_out(runs: Path) -> Path:
-    """The glosses that are scored, in a file."""
+    """The held-out glosses, as a file."""
     path = runs / "held-out.txt"
     if not path.exists():
         from lmlab.data.corpus import open_corpus
@@ -169,7 +165,7 @@ def run_system(system: str, place: Place, untrained: bool = False) -> None:
 
 
 def measured(system: str, name: str, place: Place) -> dict[str, Any]:
-    """Train, score, ask and fine-tune."""
+    """Train, score, query and fine-tune."""
     run, threads = place.runs / name, place.threads
     train = ["train", system, "--data", "wordnet", "--steps", str(place.steps)]
     train += ["--tokenizer", str(shared_tokenizer(place.runs)), *settings(system)]
@@ -193,7 +189,7 @@ def measured(system: str, name: str, place: Place) -> dict[str, Any]:
 
 
 def tasks(system: str) -> list[str]:
-    """A recurrent model has no vector of a text to put a head on."""
+    """The tasks of a system; a recurrent model has no text vector for a head."""
     return [] if system == "lstm" else list(TASKS)
 
 
@@ -207,7 +203,7 @@ def task_of(run: Path, task: str, *, threads: int) -> dict[str, float]:
 
 
 def score_of(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sum over the texts, by token."""
+    """Total over the texts, per token."""
     total = sum(score["total"] for score in scores)
     return {
         "kind": scores[0]["kind"],
@@ -233,7 +229,7 @@ def training_minutes(run: Path) -> float:
 
 
 def curve_of(run: Path, event: str) -> list[dict[str, float]]:
-    """Loss of the objective's own, in training or held-out, by step."""
+    """Training or held-out loss of its own objective, by step."""
     return [
         {"step": line["step"], "loss": line["loss"]}
         for line in metrics_of(run)
@@ -242,16 +238,16 @@ def curve_of(run: Path, event: str) -> list[dict[str, float]]:
 
 
 def all_records() -> list[dict[str, Any]]:
-    """What has been measured, best cloze first."""
+    """All records, best cloze accuracy first."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in RECORDS.glob("*.json")]
     return sorted(records, key=lambda record: -record["cloze"]["accuracy"])
 
 
 def table() -> str:
-    """What has been measured; the way the cloze was asked stands beside it."""
+    """Markdown table of all records, with the cloze method."""
     records = all_records()
     lines = [
-        "| system | parameters | minutes | score, nats a token | kind | cloze | asked by | "
+        "| system | parameters | minutes | score, nats per token | kind | cloze | cloze method | "
         + " | ".join(f"part of speech, {task}" for task in TASKS)
         + " |",
         "|---" * (7 + len(TASKS)) + "|",
@@ -274,7 +270,7 @@ def table() -> str:
 
 
 def draw(path: Path) -> None:
-    """A reference curve for each system: its own loss in training and held out, by step."""
+    """Plot the training and held-out loss of each system, by step."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -294,13 +290,13 @@ def draw(path: Path) -> None:
     for axis in axes.flat[len(shown) :]:
         axis.set_visible(False)
     figure.supxlabel("step", fontsize=9)
-    figure.supylabel("nats for each target, by its own objective", fontsize=9)
+    figure.supylabel("nats per target, by its own objective", fontsize=9)
     figure.tight_layout()
     figure.savefig(path)
 
 
 def write_into(page: Path) -> None:
-    """Put the table between its two marks in a page."""
+    """Insert the table between its two markers in a page."""
     text = page.read_text(encoding="utf-8")
     begin, end = "<!-- table pretraining -->", "<!-- end of pretraining -->"
     before, _, rest = text.partition(begin)
@@ -310,8 +306,8 @@ def write_into(page: Path) -> None:
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0], "runs/pretraining")
     parser.add_argument("--steps", type=int, default=1600)
-    parser.add_argument("--write", type=Path, help="a page to put the table into")
-    parser.add_argument("--figure", type=Path, help="where to draw the curves")
+    parser.add_argument("--write", type=Path, help="page to insert the table into")
+    parser.add_argument("--figure", type=Path, help="file of the plotted curves")
     options = parser.parse_args()
     if options.figure:
         draw(options.figure)

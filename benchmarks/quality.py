@@ -2,10 +2,10 @@
 
     python benchmarks/quality.py --data DATA [--only multi30k-l20] [--jobs 2] [--threads 1]
 
-Each cell of the table is one training, run by the `lmlab` command and recorded as a JSON file in
-benchmarks/results/quality/ as soon as it is done; a cell that is there is not run again, and one
-that was stopped resumes. Figures are nats a token on the test split after the last epoch
-(of the best epoch by validation, where the protocol has such a split). `--table` prints them.
+Each cell of the table is one training run by the `lmlab` command, recorded as a JSON file in
+benchmarks/results/quality/ when it is finished; existing cells are not run again, and interrupted
+ones resume. Figures are nats per token on the test split after the last epoch (of the best epoch by
+validation, if the protocol has such a split). `--table` prints them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOTES = ("--recipe", "notes", "--epochs", "20", "--set", "dropout=0")
 TUNED = ("--recipe", "multi30k")
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 SWEEP = ("--recipe", "notes", "--epochs", "2", "--set", "dropout=0")
-"""The notes give no learning rate: each system gets the one that is best after two epochs."""
+"""Learning rates of the sweep: each system gets the best after two epochs."""
 
 
 def swept_rate(system: str) -> float | None:
@@ -36,7 +36,7 @@ def swept_rate(system: str) -> float | None:
 
 
 def sweep() -> list[Cell]:
-    """Two epochs by the notes' optimiser at each learning rate."""
+    """Two epochs of each system at each learning rate."""
     return [
         Cell(
             protocol="multi30k-l20",
@@ -51,7 +51,7 @@ def sweep() -> list[Cell]:
 
 
 def cells() -> list[Cell]:
-    """In the order in which they are run: first one seed of everything, then the other seeds."""
+    """In running order: one seed of everything first, then the other seeds."""
     table = [
         Cell(protocol="ptb-contiguous", system="ngram", variant="order-5", seed=0, arguments=()),
         Cell(protocol="ptb-sentence", system="ngram", variant="order-5", seed=0, arguments=()),
@@ -95,7 +95,7 @@ def print_table() -> None:
     for result in read_records(RECORDS):
         key = (result["protocol"], result["system"], result["variant"])
         groups.setdefault(key, []).append(result)
-    print("| protocol | system | variant | seeds | nats a token | perplexity | minutes |")
+    print("| protocol | system | variant | seeds | nats per token | perplexity | minutes |")
     print("|---|---|---|---|---|---|---|")
     for (protocol, system, variant), results in groups.items():
         nats = [result["row"]["nats_per_token"] for result in results]

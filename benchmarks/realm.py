@@ -1,19 +1,19 @@
-"""REALM on WordNet: are hidden words told better with its glosses than without, and questions?
+"""REALM on WordNet: masked LM loss with retrieved glosses and without, and question answering.
 
     python benchmarks/realm.py [--seeds 1] [--steps 2000] [--runs DIR] [--out FILE] [--set A=B]
                                [--hidden-words]
 
-For each seed trainings that stand on each other, each as far as --steps: `dpr` by the inverse cloze
-on WordNet's texts, with words in pieces; `realm` on the same texts with WordNet's glosses as
-documents, from those encoders; the same without retrieval (retrieved=0); and `realm` by spans on
-WordNet's examples with a blank, from the masked run, whose documents keep their vectors. Figures on
-the test split: nats of a hidden token with the documents found, with the null document alone, and
-of the model without retrieval; mean retrieval utility; exact match of the word left out, by the
-likeliest piece of both masked models (so that only words of one piece can be right), by spans, and
-by spans of the documents that BM25 finds in place of the retriever's; and how often the answer
-stands in a document that is found. With --runs the trainings are kept, and gone on with; a row is
-written to --out as soon as it is whole, and not measured again. With --hidden-words the stage of
-spans and all questions are left out.
+For each seed a sequence of training runs, each of --steps steps: `dpr` by the inverse cloze task on
+WordNet's texts, with subwords; `realm` on the same texts with WordNet's glosses as documents,
+initialised from those encoders; the same without retrieval (retrieved=0); and `realm` by spans on
+WordNet's examples with a blank, from the masked run, whose document vectors are kept. Figures on
+the test split: nats per masked token with the retrieved documents, with the null document alone,
+and of the model without retrieval; mean retrieval utility; exact match of the removed word, by the
+most probable token of both masked models (so that only words of one token can be right), by spans,
+and by spans of the documents that BM25 retrieves instead of the retriever; and how often the answer
+occurs in a retrieved document. With --runs the training runs are kept and resumed; a row is written
+to --out when it is complete, and not measured again. With --hidden-words the span stage and all
+questions are skipped.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from finishing import finished
 from lmlab.core.answers import Answer
 from lmlab.core.batch import Batch
 from lmlab.core.parts import prediction_mask
-from lmlab.core.protocols import RetrievedDocuments
 from lmlab.core.registry import system_module
+from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
 from lmlab.retrieval.bm25 import LexicalIndex
@@ -48,7 +48,7 @@ STAGES: dict[str, tuple[str, str, str | None, dict[str, str]]] = {
     "without retrieval": ("realm", "wordnet", "inverse cloze", {"retrieved": "0"}),
     "spans": ("realm", "wordnet-questions", "masked", {"objective": "spans"}),
 }
-"""System, corpus, the stage that it begins with, and settings."""
+"""System, corpus, the stage it is initialised from, and settings."""
 
 
 def settings_of(system: str, given: Sequence[str]) -> dict[str, str]:
@@ -89,7 +89,7 @@ def trained(seed: int, given: argparse.Namespace, folder: Path) -> dict[str, Pat
 
 
 def rows_of(model: TrainedModel, texts: Sequence[str]) -> Iterator[Batch]:
-    """Texts as batches, in their order."""
+    """Batches of texts, in order."""
     symbols = model.system.vocabulary
     assert symbols.start is not None and symbols.end is not None
     for first in range(0, len(texts), AT_ONCE):
@@ -100,9 +100,9 @@ def rows_of(model: TrainedModel, texts: Sequence[str]) -> Iterator[Batch]:
 
 @torch.no_grad()
 def masked_figures(run: Path, texts: Sequence[str]) -> dict[str, float]:
-    """Nats of a hidden token, with what is found and with nothing, and what documents are good for.
+    """Nats per masked token with and without retrieved documents, and retrieval utility.
 
-    What is hidden depends on the text and a seed alone, so that runs compare.
+    The masked tokens depend on the text and a seed only, so that runs are comparable.
     """
     model = load_run(run)
     system: Any = model.system
@@ -140,7 +140,7 @@ def asked(run: Path, questions: Sequence[Example]) -> float:
 
 @torch.no_grad()
 def read_from_bm25(run: Path, questions: Sequence[Example]) -> float:
-    """Exact match of the same reader beside the documents that BM25 finds, weighed alike."""
+    """Exact match of the same reader with the documents of BM25, weighted equally."""
     model = load_run(run)
     system: Any = model.system
     index = LexicalIndex.build([document.text for document in system.documents])
@@ -158,7 +158,7 @@ def read_from_bm25(run: Path, questions: Sequence[Example]) -> float:
 
 @torch.no_grad()
 def answer_found(run: Path, questions: Sequence[Example]) -> dict[str, float]:
-    """How often a document with the answer is among those found, by the run and by BM25."""
+    """Retrieval recall of the answer, by the run and by BM25."""
     system: Any = load_run(run).system
     index = LexicalIndex.build([document.text for document in system.documents])
     counts = {"spans": 0, "spans, BM25": 0}
@@ -179,7 +179,7 @@ def answer_found(run: Path, questions: Sequence[Example]) -> dict[str, float]:
 def figures(
     runs: dict[str, Path], texts: Sequence[str], questions: Sequence[Example]
 ) -> dict[str, Any]:
-    """What is told of one seed."""
+    """The figures of one seed."""
     row: dict[str, Any] = {}
     for stage in ("masked", "without retrieval"):
         row[stage] = masked_figures(runs[stage], texts)
@@ -194,7 +194,7 @@ def figures(
 
 
 def spread(split: Any, count: int) -> list[Example]:
-    """So many of a split, evenly over it: nouns stand first and adverbs last."""
+    """`count` examples of a split, evenly spaced: nouns come first and adverbs last."""
     every = list(split)
     return every[:: max(1, len(every) // count)][:count]
 
@@ -203,9 +203,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--test", type=int, default=1000, help="texts and questions that are asked")
+    parser.add_argument("--test", type=int, default=1000, help="number of test texts and questions")
     parser.add_argument("--set", nargs="*", default=[], help="settings of realm; dpr takes its own")
-    parser.add_argument("--runs", type=Path, help="where the trainings are kept")
+    parser.add_argument("--runs", type=Path, help="folder of the training runs")
     parser.add_argument("--hidden-words", action="store_true", help="no spans, no questions")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -1,22 +1,23 @@
-"""Is a residual energy better than the language model it stands on? (Deng et al. 2020)
+"""Residual energy-based models against their base language model (Deng et al. 2020).
 
     python benchmarks/residual.py --data DATA --runs RUNS [--seeds 0 1] [--parts score]
 
 On multi30k an `lstm` is trained by its recipe for a few epochs, and a `roberta` on the same texts.
-Over the first stand two `residual-ebm`: one whose encoder begins as the second (`--encoder`), and
-one of the same shape from nothing. The test split is scored by all, in nats a token: the base's
-score is exact, a residual's stands on the upper or on the lower estimate of log Z, whose averages
-over draws bracket the true one; its interval goes two standard errors of log Z beyond both.
+On the former two `residual-ebm` are trained: one whose encoder is initialised from the latter
+(`--encoder`), and one of the same shape from scratch. The test split is scored by all, in nats per
+token: the base's score is exact, a residual's uses the upper or the lower estimate of log Z, whose
+averages over samples bracket the true one; its interval extends two standard errors of log Z beyond
+both.
 
-A yardstick that owes nothing to us: a logistic regression on n-grams (scikit-learn) tells captions
-from the base's texts, and its log-odds are a residual energy too, with a gain of its own. And what
-the residual writes is judged by that classifier and by a Kneser-Ney 5-gram (`ngram`), beside the
-base's texts and real ones.
+An independent reference: a logistic regression on n-grams (scikit-learn) classifies captions
+against the base's samples, and its log-odds are a residual energy too, with a gain of its own.
+Samples of the residual are evaluated by that classifier and by a Kneser-Ney 5-gram (`ngram`),
+against the base's samples and real texts.
 
-Settings were chosen by the validation split. `lengths` trains shortly by batches of all lengths and
-by batches of like lengths, as most systems have them. Each part (score, lengths, …) adds itself to
---out (benchmarks/results/residual.json). Runs that were stopped go on; DATA is the folder that
-holds multi30k/.
+Settings were selected on the validation split. `lengths` trains briefly with batches of mixed
+lengths and with batches of similar lengths, as most systems have them. Each part (score, lengths,
+…) adds its results to --out (benchmarks/results/residual.json). Interrupted runs resume; DATA is
+the folder that contains multi30k/.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finishing import finished
+from ngram_classifier import NgramClassifier, generator
 
 if TYPE_CHECKING:
     import lmlab
@@ -51,7 +53,7 @@ ENCODER: dict[str, Any] = {
     "weight_decay": 0.01,
 }
 RESIDUAL: dict[str, Any] = {
-    "draws": 8192,
+    "partition_samples": 8192,
     "epochs": 2,
     "learning_rate": 3e-4,
     "schedule": "cosine",
@@ -60,7 +62,7 @@ RESIDUAL: dict[str, Any] = {
     "weight_decay": 0.01,
     "evaluate_every": 100,
 }
-# From nothing, in the shape that the other one has from its encoder.
+# From scratch, in the shape of the one with a pre-trained encoder.
 FROM_NOTHING: dict[str, Any] = {
     **RESIDUAL,
     **SHAPE,
@@ -68,7 +70,7 @@ FROM_NOTHING: dict[str, Any] = {
     "embedding_norm": True,
     "segments": 1,
 }
-# A short training by batches of all lengths, and by those of like lengths, with as many texts.
+# Short training with batches of mixed lengths and of similar lengths, equally many texts.
 SHORT: dict[str, Any] = {
     **RESIDUAL,
     "steps": 100,
@@ -77,18 +79,13 @@ SHORT: dict[str, Any] = {
     "evaluate_every": 50,
 }
 JUDGE: dict[str, Any] = {"order": 5}
-GRAMS = (2, 3)
-PENALTIES = (0.3, 1.0)
-"""C of the logistic regression; it and the longest n-gram are chosen by the validation split."""
-DRAWN = 4096
-"""The base's texts that the yardstick's log Z and all verdicts on the base stand on."""
 WRITTEN = 400
-"""Texts that a residual writes to be judged, each of `candidates` of the base's."""
+"""Samples of a residual to evaluate, each of `candidates` of the base's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Where things are, for one seed."""
+    """The paths of one seed."""
 
     data: str
     runs: Path
@@ -102,7 +99,7 @@ class Setting:
         return self.runs / f"{name}-seed{self.seed}"
 
     def train(self, name: str) -> float:
-        """Seconds that a run took; it is trained unless it is there."""
+        """Training seconds of a run; it is trained if missing."""
         import lmlab
 
         system, words = self.plan(name)
@@ -111,7 +108,7 @@ class Setting:
         return result.seconds
 
     def plan(self, name: str) -> tuple[str, dict[str, Any]]:
-        """The system of a run, and what its training is told."""
+        """The system of a run, and its training arguments."""
         base, encoder = self.path("base"), self.path("encoder")
         return {
             "base": ("lstm", {"recipe": "multi30k", "settings": BASE}),
@@ -129,7 +126,7 @@ PARTS = ("score", "lengths", "yardstick", "writing")
 
 
 class Measured:
-    """What is asked of one seed, each part by itself; runs that it needs are trained."""
+    """The measurements of one seed by part; the runs they need are trained."""
 
     def __init__(self, setting: Setting) -> None:
         from lmlab.data.corpus import open_corpus
@@ -160,29 +157,29 @@ class Measured:
         }
 
     def lengths(self, names: Sequence[str]) -> dict[str, Any]:
-        """The contrast on the validation split where batches have all lengths, and where not."""
-        from lmlab.objectives.residual_nce import ResidualObjective
+        """NCE loss on the validation split with batches of mixed lengths and without."""
+        from lmlab.objectives.residual_nce import ResidualNCE
 
         self.setting.train("mixed-short")
-        ResidualObjective.needs_mixed_lengths = False
+        ResidualNCE.needs_mixed_lengths = False
         try:
             self.setting.train("alike-short")
         finally:
-            ResidualObjective.needs_mixed_lengths = True
+            ResidualNCE.needs_mixed_lengths = True
         kept = {name: self.setting.path(name) for name in ("mixed-short", "alike-short")}
         return {"contrast_by_batches": {name: contrasts(path) for name, path in kept.items()}}
 
     @cached_property
-    def classifier(self) -> Yardstick:
+    def classifier(self) -> NgramClassifier:
         self.setting.train("base")
-        return Yardstick(self.run("base"), self.texts)
+        return NgramClassifier(self.run("base"), self.texts)
 
     def yardstick(self, names: Sequence[str]) -> dict[str, Any]:
-        """How far n-grams tell captions from the base's texts, and what that gains."""
+        """Classification of captions against the base's samples by n-grams, and its gain."""
         return {"yardstick": self.classifier.figures()}
 
     def writing(self, names: Sequence[str]) -> dict[str, Any]:
-        """What the base and the first residual write, judged."""
+        """Evaluation of the samples of the base and the first residual."""
         self.setting.train("judge")
         models = {"judge": self.run("judge"), "residual": self.run(names[0])}
         return {"writing": judged(models, self.classifier, self.texts["test"])}
@@ -191,7 +188,7 @@ class Measured:
 def compared(
     plain: Sequence[Score], model: lmlab.LanguageModel, texts: list[str]
 ) -> dict[str, Any]:
-    """What a residual gains over its base on the same texts, and how sure that is."""
+    """Gain of a residual over its base on the same texts, with its uncertainty."""
     scores, partition = model.score(texts), residual_of(model).partition()
     tokens = sum(score.tokens for score in plain)
     gains = [b.total - a.total for a, b in zip(plain, scores, strict=True)]
@@ -216,7 +213,7 @@ def residual_of(model: lmlab.LanguageModel) -> ResidualEnergyModel:
 
 
 def residual_figures(scores: Sequence[Score], partition: PartitionEstimate) -> dict[str, float]:
-    """Nats a token by either estimate of log Z, and the ends of the scores' interval."""
+    """Nats per token by both estimates of log Z, and the interval of the scores."""
     tokens = sum(score.tokens for score in scores)
     by_upper = -sum(score.total for score in scores) / tokens
     between = (partition.high - partition.low) * len(scores) / tokens
@@ -239,101 +236,13 @@ def contrasts(run: Path) -> dict[str, Any]:
     }
 
 
-class Yardstick:
-    """A logistic regression on n-grams that tells the training split from texts of the base.
-
-    log odds(x) = log p_data(x) / p_LM(x), so minus it is a residual energy, whose Z is estimated
-    from texts of the base that it has not seen.
-    """
-
-    def __init__(self, base: lmlab.LanguageModel, texts: dict[str, list[str]]) -> None:
-        from lmlab.objectives.residual_nce import FrozenBaseLM
-
-        tokenizer = base.model.tokenizer
-        self.tokenizer, self.end = tokenizer, base.model.system.vocabulary.end
-        known = {part: [self.ids(text) for text in some] for part, some in texts.items()}
-        longest = max(map(len, known["train"]))
-        drawing = FrozenBaseLM(base.model.system, longest=longest)
-        seeds = {"made up": len(known["train"]), "for z": DRAWN, "for test": DRAWN}
-        drawn = {
-            name: drawing.sample_texts(count, generator=generator(1 + place))
-            for place, (name, count) in enumerate(seeds.items())
-        }
-        self.texts = known | drawn
-        self.chosen = min(
-            (self.fit(longest, penalty) for longest in GRAMS for penalty in PENALTIES),
-            key=lambda fitted: fitted["validation_loss"],
-        )
-
-    def ids(self, text: str) -> list[int]:
-        return [*self.tokenizer.encode(text), self.end]
-
-    def fit(self, longest: int, penalty: float) -> dict[str, Any]:
-        """One of them, and its loss on validation texts and as heavy a share of fresh ones."""
-        import numpy as np
-        from sklearn.feature_extraction.text import CountVectorizer
-        from sklearn.linear_model import LogisticRegression
-
-        grams = CountVectorizer(
-            ngram_range=(1, longest), token_pattern=r"\S+", min_df=2, binary=True
-        )
-        data, made_up = spelled(self.texts["train"]), spelled(self.texts["made up"])
-        features = grams.fit_transform(data + made_up)
-        truth = np.repeat([1, 0], [len(data), len(made_up)])
-        classifier = LogisticRegression(C=penalty, max_iter=200).fit(features, truth)
-
-        def odds(texts: list[list[int]]) -> Any:
-            return classifier.decision_function(grams.transform(spelled(texts)))
-
-        real, drawn = odds(self.texts["validation"]), odds(self.texts["for z"])
-        return {
-            "longest_gram": longest,
-            "penalty": penalty,
-            "validation_loss": (np.logaddexp(0, -real).mean() + np.logaddexp(0, drawn).mean()) / 2,
-            "odds": odds,
-        }
-
-    def figures(self) -> dict[str, Any]:
-        """Its choice, and on test texts and fresh ones of the base its loss and its gain."""
-        import numpy as np
-        import torch
-
-        from lmlab.models.residual_energy import PartitionEstimate
-
-        odds = self.chosen["odds"]
-        real, drawn = odds(self.texts["test"]), odds(self.texts["for test"])
-        partition = PartitionEstimate.of(torch.from_numpy(-drawn))
-        per_token = len(real) / sum(map(len, self.texts["test"]))
-        return {
-            **{name: value for name, value in self.chosen.items() if name != "odds"},
-            "test_loss": (np.logaddexp(0, -real).mean() + np.logaddexp(0, drawn).mean()) / 2,
-            "test_accuracy": ((real > 0).mean() + (drawn < 0).mean()) / 2,
-            "gain_nats_per_token": (real.mean() - partition.high) * per_token,
-            "gain_standard_error": {
-                "of_texts": real.std() / math.sqrt(len(real)) * per_token,
-                "of_log_z": partition.error * per_token,
-            },
-        }
-
-
-def spelled(texts: Sequence[Sequence[int]]) -> list[str]:
-    """Ids as words, each text after a start."""
-    return [" ".join(map(str, ("s", *text))) for text in texts]
-
-
-def generator(seed: int) -> Any:
-    import torch
-
-    return torch.Generator().manual_seed(seed)
-
-
 def judged(
-    models: dict[str, lmlab.LanguageModel], yardstick: Yardstick, real: list[str]
+    models: dict[str, lmlab.LanguageModel], yardstick: NgramClassifier, real: list[str]
 ) -> dict[str, Any]:
-    """What the base and the residual write, and real texts: by the 5-gram and by the classifier.
+    """Samples of base and residual, and real texts: by the 5-gram and the classifier.
 
-    Of the classifier the mean log-odds that a text is data; of the 5-gram nats a token. A text that
-    was cut at the greatest length is left out, as are empty ones.
+    By the classifier the mean log-odds that a text is data, by the 5-gram nats per token. Truncated
+    and empty texts are excluded.
     """
     system = residual_of(models["residual"])
     written = {
@@ -362,7 +271,7 @@ def judged(
 
 
 def keep(path: Path, seed: int, found: dict[str, Any]) -> None:
-    """Add a part to the record of its seed, beside the settings that it was made with."""
+    """Add a part to the record of its seed, with its settings."""
     told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"records": []}
     others = [record for record in told["records"] if record["seed"] != seed]
     mine = [record for record in told["records"] if record["seed"] == seed]
@@ -385,7 +294,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="the folder that holds multi30k/")
-    parser.add_argument("--runs", type=Path, required=True, help="where trainings are kept")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the training runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--residuals", nargs="+", choices=RESIDUALS, default=RESIDUALS)

@@ -1,16 +1,18 @@
-"""Blanks filled together or one by one: KL from the true joint on `capitals` (000).
+"""Joint and independent span filling: KL from the true joint distribution on `capitals`.
 
     python benchmarks/span_joint.py [--only NAME] [--steps 3500] [--out FILE.json]
     python benchmarks/span_joint.py --draw FILE.json --figure FILE.svg
 
-In 甲甲的首都是乙乙 all letters of the country and of its capital are hidden. The language knows how
-likely each filling is, and KL(truth || model) is summed over them for every pair of lengths, and
-weighted by the lengths' mass. A model is asked in up to three ways: the product of its single
-blanks; the chain rule, one blank after another, asked again each time; and its own joint.
+In 甲甲的首都是乙乙 all letters of the country and of its capital are masked. The language
+defines the probability of each filling, and KL(truth || model) is summed over them
+for every pair of lengths, weighted by the lengths' mass. A model is queried by up to
+three methods: the product of its single-mask distributions; the chain rule, one blank
+after another, with a new pass each time; and its own joint distribution.
 
-`bert` hides 15 % of the letters as BERT does. `independent` is `span-joint` with one state: blanks
-hidden as for `chain` and `tree`, but no ties between them. All have the same encoder, batches and
-steps. --out is added to, so that models can be trained one at a time.
+`bert` masks 15 % of the letters as BERT does. `independent` is `span-joint` with one
+state: blanks masked as for `chain` and `tree`, but without dependencies between them.
+All have the same encoder, batches and steps. --out is extended, so that models can be
+trained one at a time.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 ASKED = "的首都是"
 NOTES = ("中国的首都是北京", "中国的首都是北黎")
-"""000's right and wrong filling, of which a product can't tell the second to be wrong."""
+"""A right and a wrong filling; a product of marginals can't reject the second."""
 
 
 def train(name: str, steps: int, seed: int) -> tuple[Any, dict[str, Any]]:
-    """The model, and what its training took."""
+    """The model and its training cost."""
     import lmlab
     from lmlab.data.languages import capitals
 
@@ -76,10 +78,11 @@ def train(name: str, steps: int, seed: int) -> tuple[Any, dict[str, Any]]:
 
 def questions() -> dict[tuple[int, int], list[tuple[str, float]]]:
     """Fillings of each pair of lengths with their true probability given the lengths, and mass."""
+    from lmlab.data.countries import country_table
     from lmlab.data.languages import capitals
 
     truth, found = capitals.truth(), dict[tuple[int, int], list[tuple[str, float]]]()
-    for pair in capitals.country_table():
+    for pair in country_table():
         text = f"{pair.country_zh}{ASKED}{pair.capital_zh}"
         lengths = len(pair.country_zh), len(pair.capital_zh)
         found.setdefault(lengths, []).append((text, truth.probabilities[text]))
@@ -87,7 +90,7 @@ def questions() -> dict[tuple[int, int], list[tuple[str, float]]]:
 
 
 def log_probs(model: Any, texts: list[str], lengths: tuple[int, int]) -> dict[str, Any]:
-    """(texts,) log-probabilities of the hidden letters of each text, by each way of asking."""
+    """(texts,) log-probabilities of the masked letters of each text, by each method."""
     import torch
 
     from lmlab.core.batch import Batch
@@ -103,7 +106,7 @@ def log_probs(model: Any, texts: list[str], lengths: tuple[int, int]) -> dict[st
     wanted = batch.tokens[:, places]
 
     def at(number: int, hidden: torch.Tensor, offset: int) -> torch.Tensor:
-        """Of the letter at one blank, with `hidden` hidden."""
+        """Of the letter at one blank, with `hidden` masked."""
         single = model.system.fill(batch, hidden).log_probs.view(len(texts), -1, vocabulary.size)
         return single[:, offset].gather(1, wanted[:, number, None])[:, 0].double()
 
@@ -121,7 +124,7 @@ def log_probs(model: Any, texts: list[str], lengths: tuple[int, int]) -> dict[st
 
 
 def measure(model: Any) -> dict[str, Any]:
-    """KL by way of asking, for the lengths of 中国 and 北京 and over all lengths."""
+    """KL by method, for the lengths of 中国 and 北京 and over all lengths."""
     import torch
 
     of_notes, total, mass = {}, dict[str, float](), 0.0
@@ -146,7 +149,7 @@ def measure(model: Any) -> dict[str, Any]:
 
 
 def bound() -> dict[str, float]:
-    """KL of the best product there is, that of the true marginals, and the entropy of the truth."""
+    """KL of the best product, that of the true marginals, and the true entropy."""
     independent, entropy, mass, found = 0.0, 0.0, 0.0, dict[str, float]()
     for lengths, fillings in questions().items():
         here = sum(p for _, p in fillings)
@@ -167,7 +170,7 @@ def bound() -> dict[str, float]:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """KL, a bar for each model and way of asking; the lengths of the notes and all lengths."""
+    """Plot KL, one bar per model and method; two letters each, and all lengths."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -188,7 +191,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
             drawn = axis.bar(places, heights, width=0.25, label=way)
             axis.bar_label(drawn, fmt="%.1f", fontsize=7)
         best = record["bound"][least]
-        axis.axhline(best, color="grey", linestyle=":", label="the best product there is")
+        axis.axhline(best, color="grey", linestyle=":", label="the best product")
         axis.set(title=title, xticks=range(len(names)), xticklabels=names)
     axes[0].set(ylabel="KL from the true joint, nats")
     axes[1].legend(frameon=False, fontsize=8)
@@ -202,7 +205,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="a record to draw instead of training")
+    parser.add_argument("--draw", type=Path, help="a record to plot instead of training")
     parser.add_argument("--figure", type=Path, default=Path("span-joint.svg"))
     options = parser.parse_args()
     if options.draw:

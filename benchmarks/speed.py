@@ -50,7 +50,7 @@ WIDTH = 128
 
 
 class PlainLSTM(nn.Module):
-    """The word LSTM that everybody writes first: embedding, LSTM, decoder, logits everywhere."""
+    """A plain word LSTM: embedding, LSTM, decoder, logits everywhere."""
 
     def __init__(self, vocabulary_size: int) -> None:
         super().__init__()
@@ -235,7 +235,9 @@ def main() -> None:
     parser.add_argument("--only", default="train,cells,softmax,memory")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--default-allocator", action="store_true", help="glibc as it comes")
+    parser.add_argument(
+        "--default-allocator", action="store_true", help="use glibc's default allocator settings"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -1,14 +1,14 @@
-"""T5's sweep of objective, corruption rate and span length, at a tiny budget.
+"""T5's sweep of objective, corruption rate and span length, with a tiny budget.
 
     python benchmarks/t5_sweep.py --runs RUNS [--seeds 1] [--out FILE.json]
     python benchmarks/t5_sweep.py --table
 
 Raffel et al. 2020 (§3.3) vary one of the three at a time from spans of mean length 3 over 15 % of
-the tokens, and judge by what the model does after fine-tuning. So here: each is pre-trained for the
-same steps on the same documents of ten sentences, fine-tuned alike on 300 rows of the task of
-benchmarks/country_documents.py and judged by the share of test documents whose country and capital
-it writes. `span_length=1` hides each token by itself, as BERT does. The network that was not
-pre-trained stands beside them.
+the tokens, and evaluate after fine-tuning. Likewise here: each variant is pre-trained for the same
+steps on the same documents of ten sentences, fine-tuned on 300 rows of the task of
+benchmarks/country_documents.py and evaluated by the share of test documents whose country and
+capital it generates. `span_length=1` masks single tokens, as BERT does. The baseline is the same
+network without pre-training.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "language modelling": {"objective": "language-modelling"},
     "not pre-trained": {},
 }
-"""What is other than T5's own settings; rates have spans of 3, spans have 15 %."""
+"""Differences from T5's own settings; rates have spans of 3, spans have 15 %."""
 
 
 def judged(runs: Path, variant: str, seed: int) -> Record:
@@ -54,7 +54,7 @@ def judged(runs: Path, variant: str, seed: int) -> Record:
 
 
 def table(records: list[Record]) -> str:
-    """The mean of the seeds and half of their range."""
+    """Mean over seeds and half of their range."""
     lines = ["| pre-trained by | exact match | ROUGE-L |", "|---|---|---|"]
     for variant in VARIANTS:
         found = [record for record in records if record["variant"] == variant]

@@ -1,4 +1,4 @@
-"""How good and how various some texts are: BLEU by sacrebleu, self-BLEU, distinct n-grams."""
+"""Quality and diversity of texts: BLEU by sacreBLEU, self-BLEU, distinct n-grams."""
 
 from __future__ import annotations
 

@@ -1,25 +1,24 @@
-"""What a memory is worth, and what it costs: Transformer-XL against memory length (004 §1.3.2).
+"""Transformer-XL by memory length: loss and speed.
 
     python benchmarks/transformer_xl.py recall [--seeds 1] [--runs FOLDER] [--out FILE.json]
     python benchmarks/transformer_xl.py ptb --data FOLDER [--epochs N] [--runs FOLDER] [--out …]
     python benchmarks/transformer_xl.py speed [--data FOLDER] [--runs FOLDER] [--out …]
     python benchmarks/transformer_xl.py draw [--out FILE.json] [--figure FILE.svg]
 
-- recall, ptb: loss on the test split against the memory at evaluation, of a `transformer-xl` that
-  was trained with a memory and of one that was trained without. `recall` is the generated language
-  as one stream, read in segments of a text and a half. Beside its loss, how far that stands above
-  the truth's entropy, and minus the log-probability of the value asked for (0 to who remembers,
-  ln 4 to who guesses), which stands 2 to 6 places before the question's key.
-- speed: tokens a second that are scored with the memory, block after block, against a sliding
-  window that is computed anew for each token and sees as many places (and asks its output layer for
-  the last of them alone). The two take turns; ratio of medians; one thread, and seconds are those
-  that the process computes. Of a small system with random weights and 10,000 words, for the rates;
-  and, where a trained run is in the folder, of that one, with the loss of both ways on the same
-  tokens. The memory's contexts reach further back: layers × memory places.
-  Then the milliseconds of a step, token by token, early and late in a long text.
+- recall, ptb: loss on the test split by memory length at evaluation, of a `transformer-xl` trained
+  with a memory and of one trained without. `recall` is the generated language as one stream, in
+  segments of a text and a half. Besides its loss: the regret above the true entropy, and the
+  surprisal of the queried value (0 with perfect memory, ln 4 by chance), which occurs 2 to 6
+  positions before the query's key.
+- speed: tokens scored per second with the memory, block by block, against a sliding window that is
+  recomputed for each token and covers as many positions (and computes the output layer only at the
+  last of them). The two alternate; ratio of medians; one thread, CPU time. For a small system with
+  random weights and 10,000 words; and, if a trained run is in the folder, for that one, with the
+  loss of both methods on the same tokens. The memory's receptive field is larger: layers × memory
+  positions. Then the milliseconds per step, token by token, early and late in a long text.
 
-Runs that are there already are not trained again, and those that were stopped go on. Each part of
-the record is replaced when it is measured again, the others stay.
+Existing runs are not trained again, and interrupted ones resume. Each part of the record is
+replaced when it is measured again, the others stay.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ MEMORIES = {
 CONTEXTS = {"random": (64, 256, 1024), "recall": (16, 32), "ptb": (32, 128, 512)}
 WORDS = 10_000
 BLOCK = 1024
-"""Tokens that are scored at once with a memory, and about as many places of windows."""
+"""Tokens per block with a memory, and about as many window positions."""
 WARM = 8
-"""Memories that are read before the tokens whose loss is asked: no fewer than there are layers."""
+"""Memories processed before the scored tokens: at least as many as layers."""
 STEPPED = 512
-"""Tokens that are stepped through, with a memory of an eighth of them."""
+"""Tokens stepped through, with a memory of an eighth of them."""
 
 
 # Loss against memory ------------------------------------------------------------------------------
@@ -77,7 +76,7 @@ def corpus_of(name: str, data: str | None) -> Corpus:
 
 
 def train(name: str, corpus: Corpus, memory: bool, seed: int, options: Any) -> Path:
-    """The folder of a finished training; what is there is not done again."""
+    """The folder of a finished training run; existing ones are reused."""
     out = options.runs / f"{name}-{'with' if memory else 'without'}-memory-seed{seed}"
     settings: dict[str, Any] = {} if memory else {"memory": 0}
     budget: dict[str, Any] = {"epochs": options.epochs} if options.epochs else {}
@@ -100,7 +99,7 @@ def train(name: str, corpus: Corpus, memory: bool, seed: int, options: Any) -> P
 
 
 def losses(run: Path, corpus: Corpus, memories: tuple[int, ...]) -> list[dict[str, float]]:
-    """What the test split costs with each memory, in nats."""
+    """Loss on the test split by memory length, in nats."""
     model, found = lmlab.load(run), []
     texts = [example.text for example in corpus.split("test")]
     for memory in memories:
@@ -109,7 +108,7 @@ def losses(run: Path, corpus: Corpus, memories: tuple[int, ...]) -> list[dict[st
         total, count = -sum(s.total for s in scores), sum(s.tokens for s in scores)
         one: dict[str, float] = {"memory": memory, "nats_per_token": total / count}
         if corpus.truth is not None:
-            # The last token of a text is its end, the one before it the value asked for.
+            # The last token of a text is its end, the one before it the queried value.
             values = [-score.per_token[-2].log_prob for score in scores]
             one["nats_of_the_value"] = statistics.fmean(values)
             one["nats_per_text_above_truth"] = total / len(texts) - corpus.truth.entropy
@@ -119,7 +118,7 @@ def losses(run: Path, corpus: Corpus, memories: tuple[int, ...]) -> list[dict[st
 
 
 def measure_losses(name: str, options: Any) -> Iterator[dict[str, Any]]:
-    """The record, as far as it has come, after each run."""
+    """The record so far, after each run."""
     corpus, records = corpus_of(name, options.data), []
     told = {"sentences": SENTENCES, "steps": options.steps} if name == "recall" else {}
     for seed in range(options.seeds):
@@ -142,7 +141,7 @@ def measure_losses(name: str, options: Any) -> Iterator[dict[str, Any]]:
 
 
 def by_memory(system: Any, tokens: Tensor, first: int, count: int) -> float:
-    """The log-probability of `count` tokens from place `first` on, in blocks, from a memory."""
+    """The log-probability of `count` tokens from position `first`, in blocks with a memory."""
     backbone, total = system.backbone, 0.0
     warm = max(0, first - 1 - WARM * backbone.eval_memory_length)
     state = backbone(_view(tokens[None, warm : first - 1])).state
@@ -155,7 +154,7 @@ def by_memory(system: Any, tokens: Tensor, first: int, count: int) -> float:
 
 
 def by_window(system: Any, tokens: Tensor, first: int, count: int) -> float:
-    """The same, each token from a window of its own, computed anew."""
+    """The same, with a recomputed window for each token."""
     context, total = system.backbone.eval_memory_length, 0.0
     rows = max(1, BLOCK // (context + 1))
     for places in torch.arange(first, first + count).split(rows):
@@ -171,7 +170,7 @@ def _view(tokens: Tensor) -> View:
 
 
 def measure_rates(system: Any, tokens: Tensor, context: int, options: Any) -> dict[str, Any]:
-    """Tokens a second of both ways, and their loss where the weights are trained ones."""
+    """Tokens per second of both methods, and their loss if the weights are trained."""
     system.eval()
     system.backbone.eval_memory_length = context
     first, few = context + 1, max(4, BLOCK // (context + 1))
@@ -199,7 +198,7 @@ def measure_rates(system: Any, tokens: Tensor, context: int, options: Any) -> di
 
 
 def both_losses(system: Any, tokens: Tensor, count: int) -> dict[str, float]:
-    """Nats per token of the same stretch by both ways."""
+    """Nats per token of the same segment by both methods."""
     first = len(tokens) - count
     return {
         "memory": -by_memory(system, tokens, first, count) / count,
@@ -208,7 +207,7 @@ def both_losses(system: Any, tokens: Tensor, count: int) -> dict[str, float]:
 
 
 def measure_steps(system: Any) -> dict[str, Any]:
-    """Milliseconds of a step, token by token, in the quarters of a long text."""
+    """Milliseconds per step, token by token, in the quarters of a long text."""
     state, token, found = system.start(1), torch.tensor([7]), []
     for _ in range(4):
         seconds = []
@@ -228,7 +227,7 @@ def measure_steps(system: Any) -> dict[str, Any]:
 
 
 def systems_to_time(options: Any) -> Iterator[tuple[str, Any, Tensor]]:
-    """Random weights of the small size, and the trained runs that are there, with their texts."""
+    """Random weights of the small size, and existing trained runs, with their texts."""
     torch.manual_seed(0)
     small = transformer_xl.build(transformer_xl.SIZES["small"], Vocabulary(size=WORDS))
     yield "random", small, torch.randint(5, WORDS, (16 * BLOCK,))
@@ -243,7 +242,7 @@ def systems_to_time(options: Any) -> Iterator[tuple[str, Any, Tensor]]:
 
 
 def measure_speed(options: Any) -> Iterator[dict[str, Any]]:
-    """The record, as far as it has come, after each context."""
+    """The record so far, after each context."""
     found: dict[str, Any] = {"records": [], "rounds": options.rounds, "block": BLOCK}
     with torch.no_grad():
         for name, system, tokens in systems_to_time(options):
@@ -265,7 +264,7 @@ def measure_speed(options: Any) -> Iterator[dict[str, Any]]:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Loss against memory, one panel a corpus, and the factor of speed against the context."""
+    """Plot loss by memory, one panel per corpus, and speed-up by context."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -288,7 +287,7 @@ def draw_losses(axis: Any, name: str, records: list[dict[str, Any]]) -> None:
         memories = [one["memory"] for one in chosen[0]]
         means = [statistics.fmean(one[figure] for one in at) for at in zip(*chosen, strict=True)]
         axis.plot(memories, means, marker="o", label=f"trained with memory {trained}")
-    axis.set(title=name, xlabel="memory at evaluation, places", ylabel=figure.replace("_", " "))
+    axis.set(title=name, xlabel="memory at evaluation, positions", ylabel=figure.replace("_", " "))
     if name == "ptb":
         axis.set_xscale("symlog", base=2, linthresh=8)
 
@@ -298,7 +297,7 @@ def draw_speed(axis: Any, name: str, records: list[dict[str, Any]]) -> None:
         chosen = [record for record in records if record["system"] == system]
         contexts, ratios = ([r[what] for r in chosen] for what in ("context", "ratio"))
         axis.plot(contexts, ratios, marker="o", label=f"{system} weights")
-    axis.set(title="speed", xlabel="places seen", ylabel="times as fast as a sliding window")
+    axis.set(title="speed", xlabel="context positions", ylabel="speed-up over a sliding window")
     axis.set(xscale="log", yscale="log")
 
 
@@ -306,13 +305,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=["recall", "ptb", "speed", "draw"])
     parser.add_argument("--data", help="the folder that holds ptb/")
-    parser.add_argument("--runs", type=Path, help="where runs are kept; else they are thrown away")
+    parser.add_argument("--runs", type=Path, help="folder of the runs [default: temporary]")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=STEPS, help="of recall")
-    parser.add_argument("--epochs", type=int, help="of ptb; the recipe's, unless given")
+    parser.add_argument("--epochs", type=int, help="epochs of ptb [default: the recipe's]")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn at least")
-    parser.add_argument("--tokens", type=int, default=512, help="whose loss both ways are asked")
+    parser.add_argument("--seconds", type=float, default=1.0, help="minimum seconds per turn")
+    parser.add_argument(
+        "--tokens", type=int, default=512, help="tokens for the loss of both methods"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--figure", type=Path, default=Path("transformer-xl.svg"))
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Speed of the Transformers as ratios measured in one run, the two sides taking turns.
+"""Speed of the Transformers as ratios measured in one run, the two sides alternating.
 
     python benchmarks/transformers_speed.py [--only gpt,bert,peak,cache,beam] [--out FILE]
 
@@ -6,15 +6,15 @@
   plain PyTorch in the style of nanoGPT, and against transformers' GPT-2 of the same size; eager
   against eager. `--compile` adds ours compiled over ours eager.
 - bert: the same for `bert` against transformers' BertForMaskedLM; ours computes logits at masked
-  places alone, theirs everywhere, as it does by itself.
-- peak: the share of the machine's float32 matrix product that `gpt` training reaches,
-  6 · parameters · tokens per second over the measured peak.
-- cache: milliseconds a token of sampling at place 16 and at place 480, and how much of what it
-  grows by is attention's own: the same reads of as many keys and nothing else.
+  positions only, theirs everywhere, its default.
+- peak: the share of the machine's float32 matrix product throughput that `gpt` training reaches, 6
+  · parameters · tokens per second over the measured peak.
+- cache: milliseconds per token of sampling at positions 16 and 480, and how much of the growth is
+  due to attention itself: the same reads of as many keys and nothing else.
 - beam: tokens per second of a beam of 5 against transformers' `generate`.
 
-In gpt and bert each side trains in a process of its own: ours with the memory settings that `lmlab
-train` makes (`core/allocator.py`), a peer once with those that it finds, and once with ours.
+In gpt and bert each side trains in its own process: ours with the memory settings of `lmlab train`
+(`core/allocator.py`), a peer once with the default ones, and once with ours.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ VOCABULARY = Vocabulary(size=WORDS)
 
 
 class PlainBlock(nn.Module):
-    """A block as nanoGPT has it."""
+    """A Transformer block in nanoGPT's style."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    """A GPT as everybody writes it in an afternoon: logits and cross entropy at every place."""
+    """A plain GPT: logits and cross entropy at every position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,12 +89,12 @@ class PlainGPT(nn.Module):
 
 
 def draw_tokens() -> torch.Tensor:
-    """(rows, 129) words drawn evenly: what they are has no part in how long it takes."""
+    """(rows, 129) uniformly sampled words; speed does not depend on them."""
     return torch.randint(5, WORDS, (ROWS, LENGTH + 1))
 
 
 def plain_stepper(model: nn.Module, loss_of: Callable[[], torch.Tensor]) -> Callable[[], int]:
-    """A training step as everybody writes it: mean loss, clipping, torch's own AdamW."""
+    """A plain training step: mean loss, clipping, torch's AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
     def step() -> int:
@@ -175,7 +175,7 @@ def build_ours(name: str, **settings: object) -> System:
 
 
 def our_stepper(system: System, *, context: int) -> Callable[[], int]:
-    """The laboratory's own loss, clipping and optimiser; `context` tokens a row are only read."""
+    """lmlab's own loss, clipping and optimiser; `context` tokens per row are input only."""
     optimizer = build_optimizer(system, TrainingConfig(learning_rate=RATE))
     parameters = list(system.parameters())
     lengths = torch.full((ROWS,), LENGTH + context)
@@ -207,7 +207,7 @@ def our_bert() -> Callable[[], int]:
 
 
 def training_rate(make: Callable[..., Callable[[], int]], keeping: bool, *made_of: Any) -> Any:
-    """Tokens a second of a side, with lmlab's memory settings or with those that it finds."""
+    """Tokens per second of a side, with lmlab's memory settings or the default ones."""
     if keeping:
         retain_freed_memory()
     torch.manual_seed(0)
@@ -219,7 +219,7 @@ def training_rate(make: Callable[..., Callable[[], int]], keeping: bool, *made_o
 def compare_training(
     ours: tuple[Any, ...], peers: dict[str, Callable[[], Callable[[], int]]], rounds: int
 ) -> dict[str, object]:
-    """Ours, as `lmlab train` runs it, over each peer as it comes and with our memory settings."""
+    """Ours, as `lmlab train` runs it, over each peer with default and with our memory settings."""
     threads = torch.get_num_threads()
     make, *made_of = ours
     found: dict[str, object] = {}
@@ -274,7 +274,7 @@ def measure_peak(rounds: int) -> dict[str, float]:
 
 @torch.no_grad()
 def measure_cache(rounds: int) -> dict[str, object]:
-    """Milliseconds of one step of 8 rows, late in a text over early in it."""
+    """Milliseconds per step of 8 rows, late in a text over early."""
     module = system_module("gpt")
     config = module.Config(width=WIDTH, layers=LAYERS, heads=HEADS, length=512)
     system = module.build(config, VOCABULARY).eval()
@@ -304,7 +304,7 @@ def measure_cache(rounds: int) -> dict[str, object]:
 
 
 def attention_alone(place: int, steps: int = 32) -> float:
-    """Milliseconds in which one place of 8 rows reads so many keys, in all layers."""
+    """Milliseconds in which one position of 8 rows attends to `place` keys, in all layers."""
     shape = (LAYERS, 8, HEADS, place, WIDTH // HEADS)
     keys, values, asking = torch.randn(shape), torch.randn(shape), torch.randn(shape)[..., :1, :]
     began = time.perf_counter()

@@ -29,7 +29,7 @@ from lmlab.sampling.mcmc.proposals import (
 )
 
 MAX_TEXTS = 4096
-"""A matrix has the square of it."""
+"""A matrix has its square."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,10 +37,10 @@ class TextSpace:
     """All texts of some lengths: S of them."""
 
     tokens: tuple[int, ...]
-    """What may stand at a place."""
+    """Tokens allowed at a position."""
     texts: tuple[tuple[int, ...], ...]
     batch: Batch
-    """<s> x </s>, a text a row."""
+    """<s> x </s>, one text per row."""
 
     def index(self, text: Sequence[int]) -> int:
         return self.texts.index(tuple(text))
@@ -52,7 +52,7 @@ class TextSpace:
 
 
 def text_space(system: Any, lengths: Sequence[int]) -> TextSpace:
-    """All texts of these lengths over all tokens that can stand in one."""
+    """All texts of these lengths over all allowed tokens."""
     vocabulary = system.vocabulary
     tokens = tuple(allowed_tokens(vocabulary, vocabulary.size).nonzero()[:, 0].tolist())
     count = sum(len(tokens) ** length for length in lengths)
@@ -80,9 +80,9 @@ def resample_transition_matrix(
     temperature: float = 1.0,
     proposal_temperature: float = 1.0,
 ) -> Tensor:
-    """(S, S) P(x → x') of one step that hides these places (counted from 1) of texts of one length.
+    """(S, S) P(x → x') of one step that masks these positions (1-based) of texts of one length.
 
-    Rows are where it comes from. `energies` (S,) are the target's. Cost: one pass over all texts.
+    Rows are the current texts. `energies` (S,) are the target's. Cost: one pass over all texts.
     """
     masked = torch.zeros_like(space.batch.tokens, dtype=torch.bool)
     masked[:, list(places)] = True
@@ -110,7 +110,7 @@ def scan_transition_matrix(
     energies: Tensor,
     **temperatures: float,
 ) -> Tensor:
-    """(S, S) of one step at random places, or of a whole sweep from left to right."""
+    """(S, S) of one step at random positions, or of a sweep from left to right."""
     length = len(space.texts[0])
     places = range(1, length + 1)
     if order == "random":
@@ -136,7 +136,7 @@ def insert_delete_transition_matrix(
     energies: Tensor,
     temperature: float = 1.0,
 ) -> Tensor:
-    """(S, S) of one step that puts a token in or takes one out; texts of all lengths it allows."""
+    """(S, S) of one insertion or deletion step; texts of all allowed lengths."""
     known = {text: index for index, text in enumerate(space.texts)}
     matrix = energies.new_zeros(len(known), len(known))
     start, end = int(space.batch.tokens[0, 0]), int(space.batch.tokens[0, len(space.texts[0]) + 1])
@@ -162,7 +162,7 @@ def insert_delete_transition_matrix(
 
 
 def stationary_distribution(matrix: Tensor) -> Tensor:
-    """(S,) the law that a step leaves as it is: π P = π, summing to one, by linear equations."""
+    """(S,) the stationary distribution π P = π, Σ π = 1, by linear equations."""
     size = len(matrix)
     equations = matrix.double().t() - torch.eye(size, dtype=torch.float64)
     equations = torch.cat([equations, torch.ones(1, size, dtype=torch.float64)])
@@ -183,7 +183,7 @@ def kl_divergence(one: Tensor, other: Tensor) -> float:
 
 
 def gibbs_kl_divergence(system: Any, target: EnergyFunction, length: int) -> dict[str, float]:
-    """How far Gibbs' own law, random places one by one, is from exp(-E) / Z over all texts."""
+    """KL of Gibbs' stationary distribution (random scan) from exp(-E) / Z over all texts."""
     with evaluation_mode(system):
         space = text_space(system, [length])
         energies = target.energies(space.batch)
@@ -205,7 +205,7 @@ def gibbs_kl_divergence(system: Any, target: EnergyFunction, length: int) -> dic
 
 
 def _law_at(move: InsertDeleteMove, row: Sequence[int], place: int) -> Tensor:
-    """(V,) what may stand at one place of a row."""
+    """(V,) log-probabilities at one position of a row."""
     tokens = torch.tensor([list(row)])
     lengths = torch.tensor([len(row)])
     masked = torch.zeros_like(tokens, dtype=torch.bool)
@@ -215,7 +215,7 @@ def _law_at(move: InsertDeleteMove, row: Sequence[int], place: int) -> Tensor:
 
 
 def _together(law: Tensor, tokens: Sequence[Sequence[int]]) -> Tensor:
-    """(S,) log-probability of the tokens (S, K) of each row under its laws (S, K, V)."""
+    """(S,) log-probability of the tokens (S, K) of each row under its distributions (S, K, V)."""
     return law.gather(-1, torch.tensor(tokens)[..., None]).squeeze(-1).sum(-1)
 
 
@@ -227,5 +227,5 @@ def _with(text: tuple[int, ...], places: Sequence[int], tokens: Sequence[int]) -
 
 
 def _with_rejections(matrix: Tensor) -> Tensor:
-    """What is not taken stays where it is."""
+    """Add the rejection probability to the diagonal."""
     return matrix + torch.diag(1 - matrix.sum(1))

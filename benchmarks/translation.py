@@ -1,20 +1,20 @@
-"""From two RNNs to the Transformer on multi30k, German to English (002 §3.5): BLEU and its causes.
+"""RNN and Transformer translators on multi30k, German to English: BLEU by length and beam.
 
     python benchmarks/translation.py --data DATA --runs RUNS --out FILE.json [--only NAME]
     python benchmarks/translation.py --draw FILE.json --figures FOLDER
 
 Each system is trained by its recipe, `lmlab train SYSTEM --recipe multi30k --tokenizer bpe`, and
-judged on test_2016_flickr by sacreBLEU (tokenize=none: the text is tokenised and in lower case)
-after a beam of 5, ranked by log p / length. Then
+evaluated on test_2016_flickr by sacreBLEU (tokenize=none: the text is tokenised and lower-cased)
+with a beam of 5, ranked by log p / length. Then
 
-- length: BLEU of the sentences of each length, where a fixed vector is too narrow for long ones;
-- shortcuts: whether the search of `lmlab translate`, which stops early and drops what is far
-  behind, finds what a search finds that does neither, and in what time;
-- beams: BLEU, log-probability and length of what beams of several widths find, ranked by
-  log p / length and by log p alone: the wider the beam, the likelier and shorter what it finds.
+- length: BLEU by sentence length, since a fixed vector is a bottleneck for long ones;
+- shortcuts: whether the search of `lmlab translate`, which stops early and prunes, returns the same
+  as a search without either, and in what time;
+- beams: BLEU, log-probability and length of the results of several beam widths, ranked by log p /
+  length and by log p alone: the wider the beam, the more probable and shorter the result.
 
-What is trained is resumed, and what is measured is not measured again. --draw also makes the
-figures of the docs.
+Training runs resume, and existing measurements are not repeated. --draw also makes the figures of
+the docs.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ SYSTEMS = ("seq2seq", "seq2seq-attention", "transformer")
 BEAM = 5
 BEAMS = (1, 2, 5, 10, 20, 50)
 WHOLE: dict[str, Any] = {"ahead": 10_000, "within": math.inf}
-"""A search that stops when nothing can come before what it has, and drops nothing."""
+"""Exact stopping and no pruning."""
 PENALTIES = (1.0, 0.0)
-"""Exponents of the length by which log-probabilities are divided to rank them."""
+"""Length penalties."""
 SENTENCES = 200
-"""The first so many are translated with beams of all widths."""
+"""Number of sentences for the beams of all widths."""
 LENGTHS = ((1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 60))
-"""Words of the German sentence, from and to."""
+"""Length bins in words of the German sentence."""
 
 
 def train(name: str, data: Path, runs: Path, seed: int) -> tuple[Path, dict[str, Any]]:
-    """The run of a system, trained or resumed, and how it was."""
+    """The run of a system, trained or resumed, and its record."""
     out = runs / f"{name}-seed{seed}"
     began = time.perf_counter()
     result = finished(
@@ -91,7 +91,7 @@ def by_length(
 
 
 def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
-    """What beams of several widths find for the same sentences, with no shortcuts."""
+    """Results of several beam widths for the same sentences, without shortcuts."""
     rows = []
     for penalty, width in product(PENALTIES, BEAMS):
         translator = make_translator(
@@ -159,7 +159,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def draw(record: dict[str, Any], folder: Path) -> None:
-    """BLEU against the length of a sentence, and against the width of the beam."""
+    """Plot BLEU by sentence length and by beam width."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -191,7 +191,7 @@ def draw(record: dict[str, Any], folder: Path) -> None:
                 linestyle="-" if penalty else "--",
                 label=f"{name}, by {'log p / length' if penalty else 'log p'}",
             )
-        axis.set(xscale="log", xlabel="width of the beam")
+        axis.set(xscale="log", xlabel="beam width")
     axes[0].set(ylabel="BLEU")
     axes[1].set(ylabel="log-probability of a translation, nats")
     for axis in axes:
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--only", choices=SYSTEMS, action="append")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="a record to draw instead of training")
+    parser.add_argument("--draw", type=Path, help="a record to plot instead of training")
     parser.add_argument("--figures", type=Path, default=Path("docs/images"))
     arguments = parser.parse_args()
     if arguments.draw:

@@ -1,11 +1,11 @@
-"""Translators that were pre-trained: what BART, T5 and MASS know before they see a pair.
+"""Translation by fine-tuned BART, T5 and MASS, with all pairs and with few.
 
     python benchmarks/translation_pretrained.py --data DATA --runs RUNS --out FILE.json
 
 Each is pre-trained by its own objective on both sides of multi30k's training text, as single
-sentences, and then put to `generate` with all pairs and with few; the same network that has not
-been pre-trained is fine-tuned beside it. BLEU on test_2016_flickr, beam of 5 by log p / length.
-What is in FILE.json is not measured again.
+sentences, and then fine-tuned for `generate` with all pairs and with few; the baseline is the same
+network without pre-training. BLEU on test_2016_flickr, beam of 5 by log p / length. Rows in
+FILE.json are not measured again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRAINING = {
     "tokens_per_batch": 2048,
 }
 PAIRS = {"all": {"epochs": 2}, "5,000": {"examples": 5000, "epochs": 6}}
-"""How many pairs are translated in training, and how often."""
+"""Number of training pairs, and epochs."""
 
 
 def single_sentences(data: Path, folder: Path) -> Path:
@@ -44,7 +44,7 @@ def single_sentences(data: Path, folder: Path) -> Path:
 
 
 def pretrain(name: str, text: Path, out: Path, epochs: int | None) -> Path:
-    """A run after so many epochs on single sentences; where None, after a single step."""
+    """A run after `epochs` epochs on single sentences; after one step if None."""
     finished(
         lmlab.train(
             name,
@@ -61,7 +61,7 @@ def pretrain(name: str, text: Path, out: Path, epochs: int | None) -> Path:
 
 
 def translating(base: Path, data: Path, out: Path, **budget: Any) -> list[dict[str, Any]]:
-    """BLEU and chrF of a run that was put to translating."""
+    """BLEU and chrF of a run fine-tuned for translation."""
     pairs = f"multi30k-de-en:{data}"
     lmlab.finetune(
         base,
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runs", type=Path, default=Path("runs/translation-pretrained"))
     parser.add_argument("--only", choices=SYSTEMS, action="append")
-    parser.add_argument("--epochs", type=int, default=3, help="of pre-training")
+    parser.add_argument("--epochs", type=int, default=3, help="epochs of pre-training")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     record: dict[str, Any] = {"pre-training epochs": arguments.epochs, "rows": []}

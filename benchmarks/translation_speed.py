@@ -1,18 +1,17 @@
-"""Speed of translating and of training a translator, as ratios measured in one run.
+"""Speed of decoding and training of a translator, as ratios measured in one run.
 
     python benchmarks/translation_speed.py --data DATA [--run RUN] [--rounds 3] [--out FILE]
 
-- beam: texts per second of a beam of 5 over 200 test sentences of multi30k, by a Transformer of
-  3 + 3 layers, 256 wide, against `generate` of transformers' Marian with the same weights, at the
-  best of several batch sizes: on the sentences in the order they come, which is what a call of
-  `generate` does, and on batches that are gathered by length for it, as ours does by itself.
-  RUN is a trained `transformer` of that shape; without one it is
-  trained for a few minutes first, so that sentences end as translations do.
-- training: target tokens per second of the same model against one that is written with
-  torch.nn.Transformer and trained on batches of as many sentences in the order they come, padded.
+- beam: texts per second of a beam of 5 over 200 test sentences of multi30k, by a Transformer of 3 +
+  3 layers, 256 wide, against `generate` of transformers' Marian with the same weights, at the best
+  of several batch sizes: on the sentences in their order, which is what a call of `generate` does,
+  and on batches grouped by length for it, as ours does by itself. RUN is a trained `transformer` of
+  that shape; without one it is trained for a few minutes first, so that sentences end as
+  translations do.
+- training: target tokens per second of the same model against one written with torch.nn.Transformer
+  and trained on batches of as many sentences in their order, padded.
 
-Each side has a process of its own and takes its turn; ours with the memory settings that lmlab
-makes, the peer with those that it finds.
+Each side has its own process; ours with lmlab's memory settings, the peer with the default ones.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ SETTINGS = {
 }
 SENTENCES, BEAM, MOST = 200, 5, 60
 PENALTY = 1.0
-"""By log p alone both searches end most texts too soon, and not the same ones."""
+"""By log p alone both searches end most texts too early, and not the same ones."""
 BATCH_SIZES = (25, 50, 100, 200)
 
 
 def trained(data: Path, minutes: float) -> Path:
-    """A run of the right shape, trained for a while."""
+    """A run of the right shape, trained for some minutes."""
     out = Path(tempfile.mkdtemp()) / "run"
     corpus = f"multi30k-de-en:{data}"
     lmlab.train(
@@ -145,7 +144,7 @@ def test_sources(data: Path) -> list[str]:
 
 
 def our_texts(run: Path, data: Path) -> Texts:
-    """What our beam writes for the test sentences, as `lmlab translate` does."""
+    """Our beam search on the test sentences, as by `lmlab translate`."""
     model, texts = lmlab.load(run).model, test_sources(data)
     translator = make_translator(
         model.system,
@@ -159,7 +158,7 @@ def our_texts(run: Path, data: Path) -> Texts:
 
 
 def their_texts(run: Path, data: Path) -> Texts:
-    """The same by `generate`, in batches of a size, as sentences come or gathered by length."""
+    """The same by `generate`, in batches of a size, in order or grouped by length."""
     model = lmlab.load(run).model
     theirs, vocabulary = marian_of(model), model.system.vocabulary
     encoded = [
@@ -194,7 +193,7 @@ def their_texts(run: Path, data: Path) -> Texts:
 
 
 def timed(make: Callable[..., Texts], *made_of: Any) -> Callable[..., tuple[float, list[str]]]:
-    """Texts a second, and the texts."""
+    """Texts per second, and the texts."""
     write = make(*made_of)
 
     def measure(*asked: Any) -> tuple[float, list[str]]:
@@ -206,7 +205,7 @@ def timed(make: Callable[..., Texts], *made_of: Any) -> Callable[..., tuple[floa
 
 
 def compare_beam(run: Path, data: Path, rounds: int) -> dict[str, Any]:
-    """Against `generate` on sentences as they come, and on batches that are gathered for it."""
+    """Against `generate` on sentences in order, and on batches grouped by length for it."""
     threads, record = torch.get_num_threads(), {}
     with (
         Apart(timed, our_texts, run, data, threads=threads) as ours,
@@ -229,7 +228,7 @@ def compare_beam(run: Path, data: Path, rounds: int) -> dict[str, Any]:
 
 
 class PlainTransformer(nn.Module):
-    """A translator as everybody writes it on torch.nn.Transformer."""
+    """A plain translator on torch.nn.Transformer."""
 
     def __init__(self, words: int, pad: int) -> None:
         super().__init__()
@@ -276,7 +275,7 @@ def read_pairs(run: Path, data: Path) -> tuple[Any, TokenDataset, LengthBatches]
 
 
 def our_training(run: Path, data: Path) -> Callable[[float], float]:
-    """Target tokens a second of ours, with the memory settings of `lmlab train`."""
+    """Target tokens per second of ours, with the memory settings of `lmlab train`."""
     retain_freed_memory()
     model, _, batches = read_pairs(run, data)
     return partial(rate, our_steps(model.system.train(), batches))
@@ -343,10 +342,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--run", type=Path, help="a trained transformer of 3 + 3 layers, 256 wide")
-    parser.add_argument("--minutes", type=float, default=8.0, help="of training, without a run")
+    parser.add_argument(
+        "--minutes", type=float, default=8.0, help="minutes of training without --run"
+    )
     parser.add_argument("--only", choices=["beam", "training"], action="append")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of training in each round")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of training per round")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     run = options.run or trained(options.data, options.minutes)

@@ -24,7 +24,8 @@ from lmlab.data.corpus import Layout
 from lmlab.data.tokenizer_training import word_level_tokenizer
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.config import TrainingConfig
-from lmlab.training.run_folder import RunFolder, build_system, load_run
+from lmlab.training.run_folder import RunFolder, load_run
+from lmlab.training.system_building import build_system
 
 SHAPES = {"small": (32, 2), "medium": (256, 3), "large": (720, 4)}
 """Width and layers."""

@@ -1,12 +1,11 @@
-"""The Vision Transformer on scikit-learn's digits beside a linear model: is it above it?
+"""The Vision Transformer against a linear model on scikit-learn's digits.
 
     python benchmarks/vit.py [--seeds 5] [--out benchmarks/results/vit.json]
 
-For each seed the images are divided anew, 1,197 to train on, 300 to choose by, 300 to report. `vit`
-is trained by its recipe `digits` and keeps its best epoch by validation; the linear model is
-multinomial logistic regression on the pixels, its penalty chosen by validation. Figures: share of
-the test images named rightly, and nats that the label costs. A label is named by the highest
-probability of all tokens.
+For each seed the images are split again, 1,197 for training, 300 for validation, 300 for test.
+`vit` is trained by its recipe `digits` and keeps its best epoch by validation; the linear model is
+multinomial logistic regression on the pixels, its penalty selected by validation. Figures: test
+accuracy, and the label's surprisal in nats. The predicted label is the most probable of all tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Inverse strengths that validation chooses from."""
+"""Inverse penalties to select from by validation."""
 
 
 def arrays(corpus: Corpus, split: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -40,7 +39,7 @@ def arrays(corpus: Corpus, split: str) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def linear_model(corpus: Corpus) -> tuple[NDArray[np.bool_], float]:
-    """Which test images are named rightly, and the mean nats of a label."""
+    """Whether each test image is classified correctly, and the mean nats per label."""
     pixels, labels = arrays(corpus, "train")
     held_out, test = arrays(corpus, "validation"), arrays(corpus, "test")
     fitted = [LogisticRegression(C=c, max_iter=5000).fit(pixels, labels) for c in PENALTIES]
@@ -52,7 +51,7 @@ def linear_model(corpus: Corpus) -> tuple[NDArray[np.bool_], float]:
 
 @torch.no_grad()
 def named_by_vit(run: Path, corpus: Corpus, split: str) -> tuple[NDArray[np.bool_], float]:
-    """The same of a run, by its distribution of the first word."""
+    """The same for a run, by its distribution of the first word."""
     model = load_run(run)
     system, tokenizer = model.system.eval(), model.tokenizer
     examples, vocabulary = list(corpus.splits[split]), model.system.vocabulary
@@ -68,7 +67,7 @@ def named_by_vit(run: Path, corpus: Corpus, split: str) -> tuple[NDArray[np.bool
 
 
 def one_seed(seed: int, settings: dict[str, str]) -> dict[str, float]:
-    """Both sides on one division of the images."""
+    """Both models on one split of the images."""
     corpus = open_corpus("digits", seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"

@@ -1,16 +1,18 @@
-"""Word vectors beside gensim's: words a second, similarity and analogies; and 002's collapse.
+"""Word vectors against gensim's: words per second, similarity and analogies; and vector collapse.
 
     python benchmarks/words.py [--parts speed,quality,collapse] --out benchmarks/results/words.json
     python benchmarks/words.py --draw benchmarks/results/words.json --figure words-collapse.svg
 
-Text: the glosses of WordNet, words seen five times or more. Both sides: width 100, window 5, five
-negatives by counts^0.75, frequent words left out at 1e-3, two threads.
+Text: the glosses of WordNet, words with five or more occurrences. Both sides: width 100, window 5,
+five negatives by counts^0.75, subsampling of frequent words at 1e-3, two threads.
 
-speed: effective words (those that are left in) a second over one pass of the first 30,000 lines,
-the sides taking turns; gensim once from lists of words and once from a file, as it also can.
+speed: effective words (after subsampling) per second over one pass of the first 30,000 lines, the
+sides alternating; gensim once from lists of words and once from a file.
+
 quality: five passes over the whole split, the same learning rates; Spearman's correlation with the
-path similarity of nouns in WordNet, and the share of analogies of plurals (year : years = day : ?)
-that are right, a word against all others; means and spreads over seeds.
+path similarity of nouns in WordNet, and the accuracy of plural analogies (year : years = day : ?),
+a word against all others; means and spreads over seeds.
+
 collapse: the mean cosine between the vectors of the thousand most frequent words after each pass,
 with 0, 1 and 5 negatives.
 """
@@ -56,7 +58,7 @@ EPOCHS = 5
 SPEED_LINES = 30_000
 STRETCH = 8192
 PLURALS = 40
-"""Nouns of which each two make an analogy."""
+"""Nouns; each two make an analogy."""
 
 
 def training_lines(corpus: Corpus, most: int | None = None) -> list[list[str]]:
@@ -80,7 +82,7 @@ def gensim_model(name: str, **settings: Any) -> Word2Vec:
 
 
 def built(name: str, dataset: TokenDataset, *, seed: int = 0, **settings: Any) -> Word2Vec:
-    """An untrained system that has met the data."""
+    """An untrained system, set up with the data."""
     module = system_module(name)
     config = replace(module.SIZES["small"], threads=THREADS, **settings)
     torch.manual_seed(seed)
@@ -90,7 +92,7 @@ def built(name: str, dataset: TokenDataset, *, seed: int = 0, **settings: Any) -
 
 
 def one_pass(stretches: TextChunks, epoch: int, rate: float) -> None:
-    """An epoch as the fitter makes it, without its reports."""
+    """One training epoch, without reports."""
     count = stretches.per_epoch()
     with ThreadPoolExecutor(THREADS) as pool:
         futures = [
@@ -114,14 +116,14 @@ def first_lines(corpus: Corpus, count: int) -> TokenDataset:
 
 
 def timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
-    """Seconds that some work took, and what it gave."""
+    """Seconds of a call, and its result."""
     began = time.perf_counter()
     found = work(*arguments)
     return time.perf_counter() - began, found
 
 
 def speed(corpus: Corpus, name: str, rounds: int) -> dict[str, Any]:
-    """Effective words a second of both sides, which take turns."""
+    """Effective words per second of both sides, in alternation."""
     dataset = first_lines(corpus, SPEED_LINES)
     system = built(name, dataset)
     law = system.objective.unigram
@@ -180,7 +182,7 @@ def judged(vectors: WordVectors, counts: dict[str, int]) -> dict[str, float]:
 
 
 def quality(corpus: Corpus, name: str, seed: int) -> dict[str, Any]:
-    """Both sides' vectors after five passes, and the seconds that training took them."""
+    """Metrics of both sides' vectors after five passes, and training seconds."""
     lines = training_lines(corpus)
     peer = gensim_model(name, seed=seed + 1)
     peer.build_vocab(lines)
@@ -225,7 +227,7 @@ def collapse(corpus: Corpus, name: str, negatives: int, seed: int, epochs: int) 
 
 
 def draw(records: list[dict[str, Any]], path: Path) -> None:
-    """Mean cosine against passes, a line for each number of negatives, a panel for each system."""
+    """Plot mean cosine by pass, one line per number of negatives, one panel per system."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -271,7 +273,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10, help="passes of the collapse")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="a record to draw instead of training")
+    parser.add_argument("--draw", type=Path, help="a record to plot instead of training")
     parser.add_argument("--figure", type=Path, default=Path("words-collapse.svg"))
     given = parser.parse_args()
     if given.draw:
@@ -292,7 +294,7 @@ def main() -> None:
     began = time.perf_counter()
 
     def save(part: str) -> None:
-        """Each part says how it was run: parts may come from several commands."""
+        """Save a part with its command, since parts may come from several commands."""
         record.setdefault("made by", {})[part] = {
             "command": " ".join(["python benchmarks/words.py", *sys.argv[1:]]),
             "seconds since its start": time.perf_counter() - began,

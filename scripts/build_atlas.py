@@ -4,27 +4,25 @@
     python scripts/build_atlas.py --check   writes nothing, and fails where a file is stale
 
 All of it is generated: from the zoo's files (cards, docstrings, settings), from what the parts
-declare, and from tiny instances whose sight is found by changing inputs. The same sources give the
-same bytes.
+declare, and from tiny instances whose input dependence is measured by changing inputs. The same
+sources give the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
-import pkgutil
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from atlas_parts import fitting_table, part_sentences, table
 
 import lmlab.backbones
 import lmlab.emissions
@@ -40,8 +38,8 @@ from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.inspection.input_dependence import input_dependence_svg, measure_input_dependence
 from lmlab.objective_figures.objective_figure import show_objective
-from lmlab.training.run_folder import build_tiny
 from lmlab.training.setting_records import field_help
+from lmlab.training.system_building import build_tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 ATLAS = ROOT / "docs" / "atlas"
@@ -50,12 +48,12 @@ GENERATED = (
 )
 
 SENTENCE = "the big dog sees a cat"
-"""Drawn in the pictures; longer than the windows of the tiny sizes, so that these show."""
+"""The sentence of the figures; longer than the windows of the tiny sizes, so that these show."""
 NAMES = (*SPECIAL_TOKENS, *SENTENCE.split())
 NEW_LINE = "\n"
 GRAMMAR = "grammar"
 BY_OBJECTIVE = ("transformer", "memory", "retrieval")
-"""Families of Transformers, whose objective is what tells them apart."""
+"""Families whose systems differ in their objective."""
 
 CHECKS = {
     "distribution": "its probabilities sum to one over an enumerable space",
@@ -69,57 +67,11 @@ CHECKS = {
 """The conformance checks that a card's `exempt` can name; there is no exemption from the others."""
 
 
-# Parts ------------------------------------------------------------------------------------------
-
-
-Part = TypeVar("Part")
-
-
-def parts_in(room: ModuleType, base: type[Part]) -> list[type[Part]]:
-    """Every class of a room that is a part of the given kind, in the order of their names."""
-    found = []
-    for module in pkgutil.iter_modules(room.__path__):
-        loaded = importlib.import_module(f"{room.__name__}.{module.name}")
-        for _, part in inspect.getmembers(loaded, inspect.isclass):
-            if issubclass(part, base) and part.__module__ == loaded.__name__:
-                found.append(part)
-    return sorted(found, key=lambda part: part.__name__)
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; bars inside cells are escaped."""
-    lines = [header, ["---"] * len(header), *rows]
-    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
-
-
-def fitting_table() -> str:
-    """For each kind of hidden states the backbones that yield it and the emissions that read it."""
-    emissions = parts_in(lmlab.emissions, Emission)
-    backbones = parts_in(lmlab.backbones, Backbone) + parts_in(lmlab.retrieval, Backbone)
-    rows = []
-    for kind in sorted({backbone.output_kind for backbone in backbones}):
-        yielding = [f"`{part.__name__}`" for part in backbones if part.output_kind == kind]
-        taking = [f"`{part.__name__}`" for part in emissions if kind in part.input_kinds]
-        rows.append([kind, ", ".join(yielding), ", ".join(taking)])
-    return table(["hidden states", "backbones that yield them", "emissions that read them"], rows)
-
-
-def part_sentences(room: ModuleType, base: type[nn.Module]) -> str:
-    """A line for each part: the first sentence of its docstring."""
-    lines = []
-    for part in parts_in(room, base):
-        path = part.__module__.replace(".", "/")
-        first = (inspect.getdoc(part) or "").partition("\n")[0]
-        lines.append(f"- [`{part.__name__}`](../../src/{path}.py): {first}")
-    return "\n".join(lines)
-
-
 # Pictures ---------------------------------------------------------------------------------------
 
 
 def tiny_instance(name: str) -> System:
-    """The system at its tiny size; one that counts has counted the sentence of the pictures."""
+    """The system at its tiny size; count-based ones are fitted to the sentence of the figures."""
     system = build_tiny(name, Vocabulary(size=len(NAMES))).eval()
     if isinstance(system, Countable):
         tokens = np.array(sentence_tokens(), dtype=np.int64)
@@ -132,16 +84,16 @@ def sentence_tokens() -> list[int]:
 
 
 def picture(card: Card) -> str | None:
-    """What an assembly sees of a text, as SVG; None for a system that is not made of parts.
+    """Figure of an assembly as SVG; None for a system that is not an assembly.
 
-    Of a Transformer, and of what writes beside a source, all that its objective does with a text;
-    of the others what sight is left of the inputs.
+    For Transformers and conditional systems the objective's inputs, targets and attention mask; for
+    others the input dependence of each prediction.
     """
     system = tiny_instance(card.name)
     if not isinstance(system, Assembly):
         return None
     if card.family in BY_OBJECTIVE or card.conditional:
-        # Some need a text of their own to show what they do: names, words in pieces, an image.
+        # Some need their own example: entity names, subwords, an image.
         has_example = hasattr(system_module(card.name), "EXAMPLE")
         return show_objective(card.name, text=None if has_example else SENTENCE).svg
     tokens = sentence_tokens()
@@ -293,20 +245,21 @@ def exemptions(card: Card) -> str:
 
 
 SIGHT = """
-## Who sees whom
+## Input dependence
 
-![which inputs each prediction of {name} sees](pictures/{name}.svg)
+![which inputs each prediction of {name} uses](pictures/{name}.svg)
 
-Its parts, and for each predicted word the inputs that it may see and those that it uses at the
-tiny size, found by changing them one at a time.
+Its parts, and for each prediction the inputs that its attention mask allows and those that it uses
+at the tiny size, found by changing them one at a time.
 """
 OBJECTIVE = """
-## What it is shown and asked
+## Inputs, targets and attention mask
 
 ![what the objective of {name} does with a text](pictures/{name}.svg)
 
-Drawn by `lmlab show-objective {name}`: orange is hidden from the place that is asked, violet a
-symbol that is fed instead, green what is asked; below, who may see whom.
+Drawn by `lmlab show-objective {name}`: orange tokens are masked from their
+prediction, violet is a special token instead of them, green a prediction target; below, the
+attention mask.
 """
 
 

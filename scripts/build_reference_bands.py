@@ -23,9 +23,9 @@ from lmlab.core.registry import find_system
 from lmlab.data.load_corpus import builtin_descriptions
 from lmlab.diagnosis.run_evidence import ANY_FAMILY, REFERENCE_FILE
 from lmlab.diagnosis.training_history import parse_training_history
-from lmlab.training.reporting import read_metrics
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.train import train
+from lmlab.training.training_logs import read_metrics
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "lmlab" / "data" / REFERENCE_FILE
 SYSTEMS = (

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from lmlab.plotting.training_curves import draw_training_curves, loss_curve_from_metrics
 from lmlab.reports.report_sections import true_entropy
-from lmlab.training.reporting import read_metrics
 from lmlab.training.run_folder import RunFolder
+from lmlab.training.training_logs import read_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "grammar.svg"

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lmlab.api import ablate as ablate
-    from lmlab.api import build_index as build_index
     from lmlab.api import compare as compare
     from lmlab.api import doctor as doctor
     from lmlab.api import evaluate as evaluate
     from lmlab.api import inspect as inspect
     from lmlab.api import load as load
-    from lmlab.api import open_index as open_index
     from lmlab.api import pairs as pairs
     from lmlab.api import show_objective as show_objective
     from lmlab.api import systems as systems
     from lmlab.api import train as train
     from lmlab.api import wrap as wrap
     from lmlab.core.errors import UserError as UserError
+    from lmlab.index_api import build_index as build_index
+    from lmlab.index_api import open_index as open_index
     from lmlab.language_model import LanguageModel as LanguageModel
     from lmlab.tasks.finetune import finetune as finetune
     from lmlab.tasks.loading import load_task
@@ -58,35 +58,25 @@ __all__ = [
     "wrap",
 ]
 
-PUBLIC_NAMES = {
+OTHER_MODULES = {
     "LanguageModel": "lmlab.language_model",
     "UserError": "lmlab.core.errors",
-    "ablate": "lmlab.api",
-    "build_index": "lmlab.api",
-    "compare": "lmlab.api",
-    "doctor": "lmlab.api",
-    "evaluate": "lmlab.api",
+    "build_index": "lmlab.index_api",
     "finetune": "lmlab.tasks.finetune",
-    "inspect": "lmlab.api",
-    "load": "lmlab.api",
     "load_task": "lmlab.tasks.loading",
-    "open_index": "lmlab.api",
-    "pairs": "lmlab.api",
+    "open_index": "lmlab.index_api",
     "settings": "lmlab.tasks.setting_listing",
-    "show_objective": "lmlab.api",
-    "systems": "lmlab.api",
-    "train": "lmlab.api",
-    "wrap": "lmlab.api",
 }
+"""Modules of the public names that are not in `lmlab.api`."""
 
 
 def __getattr__(name: str) -> Any:
     """Public names, imported lazily (PEP 562)."""
-    if name not in PUBLIC_NAMES:
+    if name not in __all__:
         raise AttributeError(f"module 'lmlab' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(PUBLIC_NAMES[name]), name)
+    return getattr(import_module(OTHER_MODULES.get(name, "lmlab.api")), name)
 
 
 def __dir__() -> list[str]:

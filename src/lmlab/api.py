@@ -1,4 +1,4 @@
-"""Python API: the commands of `lmlab` as functions.
+"""Python API: `lmlab` commands as functions (train, load, wrap, compare, inspect, doctor, ablate).
 
 >>> import lmlab
 >>> result = lmlab.train("ngram", data="capitals", out="runs/capitals", quiet=True)
@@ -28,7 +28,7 @@ from lmlab.core.registry import catalogue
 from lmlab.data.corpus import Corpus
 from lmlab.interop.load_model import is_hub_checkpoint, load_model
 from lmlab.interop.module_wrapper import NO_TRAINING_HISTORY, wrap_module
-from lmlab.language_model import GeneratedText, LanguageModel, shared_corpus
+from lmlab.language_model import LanguageModel
 from lmlab.reports.comparison_files import comparison_writer
 from lmlab.sampling.translation_evaluation import (
     TranslationEvaluation,
@@ -38,7 +38,8 @@ from lmlab.sampling.translation_evaluation import (
 )
 from lmlab.scoring.comparison_records import Comparison
 from lmlab.scoring.minimal_pairs import MinimalPairsComparison, compare_minimal_pairs
-from lmlab.scoring.model_comparison import compare_models as compare_models
+from lmlab.scoring.model_comparison import compare_models
+from lmlab.shared_corpus import shared_corpus
 from lmlab.training.distributed import lock_output
 from lmlab.training.run_folder import TrainedModel
 from lmlab.training.train import TrainingResult
@@ -49,29 +50,7 @@ if TYPE_CHECKING:
     from lmlab.experiments.ablation import Ablation
     from lmlab.inspection.inspect_model import Inspection
     from lmlab.objective_figures.objective_figure import ObjectiveFigure
-    from lmlab.retrieval.documents import Documents
-    from lmlab.retrieval.retrieval_encoder import RetrievalEncoder
-    from lmlab.retrieval.stored_index import StoredIndex
     from lmlab.tasks.finetuned_model import FinetunedModel
-
-__all__ = [
-    "GeneratedText",
-    "LanguageModel",
-    "TrainingResult",
-    "ablate",
-    "build_index",
-    "compare",
-    "doctor",
-    "evaluate",
-    "inspect",
-    "load",
-    "open_index",
-    "pairs",
-    "show_objective",
-    "systems",
-    "train",
-    "wrap",
-]
 
 
 @wraps(train_system)
@@ -99,7 +78,6 @@ def load(run: Path | str, *, verify: bool = True) -> LanguageModel:
 
 def load_answerer(run: Path | str) -> LanguageModel | FinetunedModel:
     """Load a run for question answering: it has `ask_stream`, whatever its task."""
-    # Lazy import: most commands need no task.
     from lmlab.tasks.loading import is_task_run, load_task
 
     return load_task(run) if is_task_run(run) else load(run)
@@ -122,7 +100,7 @@ def wrap(
     if padding changes its scores, texts are batched by equal length. `tokenizer` is one of lmlab,
     tokenizers or transformers, or any object with encode, decode and vocab_size. `symbols` are the
     special tokens start, end, unknown, mask and pad by spelling or id, None for missing ones;
-    default the tokeniser's own. Without a start token, the end token starts a text (GPT-2).
+    default the tokenizer's own. Without a start token, the end token starts a text (GPT-2).
     `count_end` says whether the end token is predicted and counted, `window` is the maximum input
     length in tokens, and `name` the name in tables.
 
@@ -171,19 +149,18 @@ def compare(
     `data` defaults to their training corpus. `out` also writes the comparison: a report (.html), a
     table (.md, .tex) or its numbers (.json).
 
-    >>> found = lmlab.compare(["runs/window", "runs/ngram"], out="report.html")
-    >>> [(row.name, row.kind, row.regret > 0) for row in found.rows]
+    >>> comparison = lmlab.compare(["runs/window", "runs/ngram"], out="report.html")
+    >>> [(row.name, row.kind, row.regret > 0) for row in comparison.rows]
     [('ngram', 'exact', True), ('window', 'exact', True)]
     """
-    if isinstance(runs, (str, Path)):
-        raise UserError("runs of compare must be a list, got a single one; put it in a list.")
+    _check_list(runs, "compare")
     write = None if out is None else comparison_writer(Path(out))
-    models = [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
+    models = _trained_models(runs)
     corpus = data if isinstance(data, Corpus) else shared_corpus(models, data, errors)
-    found = compare_models(models, corpus, split, seed=seed, progress=progress)
+    comparison = compare_models(models, corpus, split, seed=seed, progress=progress)
     if write is not None:
-        write(found, models)
-    return found
+        write(comparison, models)
+    return comparison
 
 
 def pairs(
@@ -199,8 +176,8 @@ def pairs(
 
     >>> row = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep"}
     >>> _ = open("agreement.jsonl", "w").write(json.dumps(row))
-    >>> found = lmlab.pairs(["runs/ngram", "runs/window"], ["agreement.jsonl"])
-    >>> [(name, report.overall.pairs) for name, report in found.reports.items()]
+    >>> comparison = lmlab.pairs(["runs/ngram", "runs/window"], ["agreement.jsonl"])
+    >>> [(name, report.overall.pairs) for name, report in comparison.reports.items()]
     [('ngram', 1), ('window', 1)]
     """
     if isinstance(runs, (str, Path)) or isinstance(files, (str, Path)):
@@ -228,17 +205,13 @@ def evaluate(
     `data` defaults to the corpus the runs were trained or fine-tuned on; options are those of
     `evaluate_translators` (split, metrics, limit …) and of decoding (method, beam …).
     """
-    # Lazy import: no other command needs it.
     from lmlab.tasks.finetune import evaluation_corpus
 
-    if isinstance(runs, (str, Path)):
-        raise UserError("runs of evaluate must be a list, got a single one; put it in a list.")
-
-    models = [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
-    named = unique_model_names(models)
+    _check_list(runs, "evaluate")
+    models = _trained_models(runs)
     spec = None if data is None else str(data)
-    corpus = evaluation_corpus(models, spec, lambda some: shared_corpus(some, spec, errors))
-    return evaluate_translators(named, corpus, **options)
+    corpus = evaluation_corpus(models, spec, lambda subset: shared_corpus(subset, spec, errors))
+    return evaluate_translators(unique_model_names(models), corpus, **options)
 
 
 def inspect(
@@ -254,20 +227,28 @@ def inspect(
     `texts` are the sentences shown and `words` those whose neighbours are shown; both default to
     the run's own. `out` is a folder, by default the figures folder of a single run.
 
-    >>> found = lmlab.inspect(["runs/window"], texts=["the cat sleeps"], out="pictures")
-    >>> [shot.name for shot in found.figures if shot.text]
+    >>> inspection = lmlab.inspect(["runs/window"], texts=["the cat sleeps"], out="figures")
+    >>> [figure.name for figure in inspection.figures if figure.text]
     ['surprisal', 'view']
     """
-    # Lazy import: no other command should wait for matplotlib.
     from lmlab.inspection.inspect_model import inspect_models
 
-    if isinstance(runs, (str, Path)):
-        raise UserError("runs of inspect must be a list, got a single one; put it in a list.")
+    _check_list(runs, "inspect")
     if isinstance(texts, str) or isinstance(words, str):
         raise UserError("inspect takes lists of texts and words; put a single one in a list.")
-    models = [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
     folder = None if out is None else Path(out)
-    return inspect_models(models, out=folder, texts=texts, words=words, progress=progress)
+    return inspect_models(
+        _trained_models(runs), out=folder, texts=texts, words=words, progress=progress
+    )
+
+
+def _check_list(runs: object, command: str) -> None:
+    if isinstance(runs, (str, Path)):
+        raise UserError(f"runs of {command} must be a list, got a single one; put it in a list.")
+
+
+def _trained_models(runs: Sequence[Path | str | LanguageModel]) -> list[TrainedModel]:
+    return [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
 
 
 def show_objective(
@@ -284,23 +265,24 @@ def show_objective(
     A zoo system is built small over the words of the text, with `settings`; `condition` is what the
     text is conditioned on (a source). `out` also writes the figure, as .svg or .png.
 
-    >>> shown = lmlab.show_objective("bert", text="the cat sat on the mat", seed=0, out="bert.svg")
-    >>> [matrix.name for matrix in shown.contents.matrices]
-    ['who may see whom']
+    >>> figure = lmlab.show_objective("bert", text="the cat sat on the mat", seed=0, out="bert.svg")
+    >>> [matrix.name for matrix in figure.contents.matrices]
+    ['attention mask']
     """
-    # Lazy import: no other command should wait for matplotlib.
-    from lmlab.objective_figures.objective_figure import check_figure_path
     from lmlab.objective_figures.objective_figure import show_objective as show
+    from lmlab.plotting.figure import check_figure_path
 
     if out is not None:
         check_figure_path(Path(out))
-    asked: str | Path | TrainedModel = system.model if isinstance(system, LanguageModel) else system
-    if not isinstance(asked, TrainedModel) and is_hub_checkpoint(Path(asked)):
-        asked = load_model(asked)
-    shown = show(asked, text=text, condition=condition, seed=seed, settings=settings)
+    subject: str | Path | TrainedModel
+    if isinstance(system, LanguageModel):
+        subject = system.model
+    else:
+        subject = load_model(system) if is_hub_checkpoint(Path(system)) else system
+    figure = show(subject, text=text, condition=condition, seed=seed, settings=settings)
     if out is not None:
-        shown.write(Path(out))
-    return shown
+        figure.write(Path(out))
+    return figure
 
 
 def doctor(
@@ -314,11 +296,10 @@ def doctor(
     Needs a training history, so it does not apply to imported models. `data` gives the corpus's
     location if it has moved; `out` is a folder for the loss figure with baselines.
 
-    >>> found = lmlab.doctor("runs/ngram")
-    >>> found.healthy, [level.name for level in found.levels]
+    >>> examination = lmlab.doctor("runs/ngram")
+    >>> examination.healthy, [level.name for level in examination.levels]
     (True, ['uniform', 'unigram', 'bigram', 'trigram', 'entropy'])
     """
-    # Lazy import: no other command needs as much.
     from lmlab.diagnosis.examination import examine_run
 
     if isinstance(run, LanguageModel) and not run.model.stored:
@@ -327,12 +308,12 @@ def doctor(
         run = run.path
     elif is_hub_checkpoint(Path(run)):
         raise UserError(NO_TRAINING_HISTORY.format(name=run))
-    found = examine_run(run, data=data)
+    examination = examine_run(run, data=data)
     if out is not None:
         from lmlab.diagnosis.loss_figure import write_loss_figure
 
-        write_loss_figure(found, Path(out))
-    return found
+        write_loss_figure(examination, Path(out))
+    return examination
 
 
 def ablate(
@@ -360,17 +341,16 @@ def ablate(
     row. Losses are reported after the epochs `at`, default the last. Trainings are runs in
     out/runs; finished ones are not repeated, and interrupted ones resume.
 
-    >>> found = lmlab.ablate("gru-minimal", data="grammar", out="terms", switches="4;0,4",
-    ...                      size="tiny", seeds=1, epochs=1, quiet=True)
-    >>> sorted(row.terms for row in found.rows)
+    >>> ablation = lmlab.ablate("gru-minimal", data="grammar", out="terms", switches="4;0,4",
+    ...                         size="tiny", seeds=1, epochs=1, quiet=True)
+    >>> sorted(row.terms for row in ablation.rows)
     ['0 gate-input, 4 candidate-hidden', '4 candidate-hidden', 'intact']
     """
-    # Lazy import: no other command should wait for matplotlib.
     from lmlab.experiments.ablation import plan_ablation
     from lmlab.experiments.ablation_runs import run_ablation
     from lmlab.experiments.ablation_tables import write_ablation_tables
 
-    question = plan_ablation(
+    plan = plan_ablation(
         system,
         data=str(data),
         switches=switches,
@@ -387,71 +367,14 @@ def ablate(
     if jobs < 1:
         raise UserError(f"jobs must be at least 1, got {jobs}.")
 
-    def tell(sentence: str) -> None:
+    def report(sentence: str) -> None:
         if not quiet:
             print(sentence, file=sys.stderr, flush=True)
 
     with lock_output(Path(out)):
-        found = run_ablation(question, Path(out), jobs=jobs, quiet=quiet, tell=tell)
-        write_ablation_tables(found)
-    return found
-
-
-def build_index(
-    documents: str | Path | Documents,
-    encoder: str | Path | LanguageModel | RetrievalEncoder,
-    out: Path | str,
-    *,
-    errors: str = "strict",
-    **options: Any,
-) -> StoredIndex:
-    """Build a retrieval index of documents in a folder, atomically, and open it.
-
-    `documents` are a built-in set (capitals, wordnet), a file, a folder, or `Documents`. `encoder`
-    is a run or model with `Encode`, a folder in Hugging Face format, or "bm25" for a lexical index.
-    `options` are those of `lmlab.retrieval.stored_index.build_index`: kind (flat, ivf, hnsw),
-    recall, batch, seed, progress.
-
-    >>> index = lmlab.build_index("capitals", "bm25", "indexes/capitals")
-    >>> [hit.document.text for hit in index.search(["Peru"], k=1)[0]]
-    ['the capital of Peru is Lima']
-    """
-    # Lazy import: no other command needs it.
-    from lmlab.data.lines import check_errors
-    from lmlab.interop.text_encoders import as_encoder
-    from lmlab.retrieval.documents import load_documents
-    from lmlab.retrieval.stored_index import BM25
-    from lmlab.retrieval.stored_index import build_index as build
-
-    if isinstance(documents, (str, Path)):
-        documents = load_documents(documents, errors=check_errors(errors))
-    given = encoder.model if isinstance(encoder, LanguageModel) else encoder
-    return build(documents, None if given == BM25 else as_encoder(given), out, **options)
-
-
-def open_index(
-    path: Path | str,
-    *,
-    encoder: str | Path | LanguageModel | RetrievalEncoder | None = None,
-    verify: bool = True,
-) -> StoredIndex:
-    """Open a retrieval index; vectors are memory-mapped.
-
-    `encoder` is the one it was built with, by default from its original location. Files are checked
-    against the hashes in manifest.json before first use, unless `verify` is false.
-
-    >>> index = lmlab.open_index("indexes/capitals")
-    >>> len(index), [hit.number for hit in index.search(["the capital of Peru"], k=1)[0]]
-    (186, [47])
-    """
-    from lmlab.interop.text_encoders import as_encoder, find_encoder
-    from lmlab.retrieval.stored_index import open_index as open_stored
-
-    with verification(verify):
-        if encoder is None:
-            return open_stored(path, find_encoder=find_encoder)
-        given = encoder.model if isinstance(encoder, LanguageModel) else encoder
-        return open_stored(path, find_encoder=lambda *_: as_encoder(given))
+        ablation = run_ablation(plan, Path(out), jobs=jobs, quiet=quiet, report=report)
+        write_ablation_tables(ablation)
+    return ablation
 
 
 def systems() -> list[Card]:

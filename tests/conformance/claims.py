@@ -1,4 +1,4 @@
-"""Assertions that fail with a sentence: which property, where, what was expected and what came."""
+"""Assertions whose message names the property, the position, and expected and actual value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SURE = 1e-6
+P_VALUE_THRESHOLD = 1e-6
 """The p-value below which samples do not have the model's distribution."""
 
 
@@ -71,10 +71,10 @@ def _claim_none(
 
 
 def claim_unchanged(
-    after: Tensor, before: Tensor, hidden: Tensor, changed: int, first: int = 0
+    after: Tensor, before: Tensor, masked: Tensor, changed: int, first: int = 0
 ) -> None:
-    """(T,) predictions at the `hidden` positions are the same after another one was changed."""
-    wrong = hidden & ~(after == before)
+    """(T,) predictions at the `masked` positions are the same after another one was changed."""
+    wrong = masked & ~(after == before)
     if wrong.any():
         position = int(wrong.nonzero()[0])
         raise AssertionError(
@@ -97,14 +97,14 @@ def claim_sampled(
     counts: Mapping[Hashable, int], probabilities: Mapping[Hashable, float], p_value: float
 ) -> None:
     """Samples have the distribution that the model scores by, as a chi-square test finds."""
-    drawn = sum(counts.values())
+    total = sum(counts.values())
     names = list(counts)
-    expected = drawn * np.array([probabilities[name] for name in names])
+    expected = total * np.array([probabilities[name] for name in names])
     observed = np.array([counts[name] for name in names], float)
     worst = int(np.argmax(np.abs(observed - expected)))
     claim(
-        p_value > SURE,
-        f"{drawn:,} samples do not follow the scored probabilities (chi-square p = {p_value:.2g}): "
+        p_value > P_VALUE_THRESHOLD,
+        f"{total:,} samples do not follow the scored probabilities (chi-square p = {p_value:.2g}): "
         f"{names[worst]} was expected {expected[worst]:.1f} times and came {observed[worst]:.0f} "
         "times.",
     )

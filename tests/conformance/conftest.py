@@ -24,7 +24,7 @@ SETTINGS = {
 }
 
 
-def draw_lines(count: int, seed: int) -> list[str]:
+def sample_lines(count: int, seed: int) -> list[str]:
     """Sentences of a and b in which a letter repeats itself nine times in ten: a bigram sees it."""
     generator = np.random.default_rng(seed)
     lines = []
@@ -42,16 +42,16 @@ def write_corpus(folder: Path) -> Path:
     corpus = folder / "ab"
     corpus.mkdir()
     for split, (count, seed) in {"train": (600, 0), "valid": (60, 1), "test": (200, 2)}.items():
-        text = "\n".join(draw_lines(count, seed)) + "\n"
+        text = "\n".join(sample_lines(count, seed)) + "\n"
         (corpus / f"{split}.txt").write_text(text, encoding="utf-8")
     return corpus
 
 
 @cache
 def write_documents(folder: Path) -> Path:
-    """Documents in the words of the corpus, so that who looks them up can tell them apart."""
+    """Documents in the words of the corpus, so that a retriever can distinguish them."""
     path = folder / "documents.txt"
-    path.write_text("\n".join(dict.fromkeys(draw_lines(40, seed=3))) + "\n", encoding="utf-8")
+    path.write_text("\n".join(dict.fromkeys(sample_lines(40, seed=3))) + "\n", encoding="utf-8")
     return path
 
 
@@ -137,9 +137,9 @@ def specimen(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory) -> 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every system of the zoo, and all checks of one system on one worker, which trained it.
 
-    A check marked with a protocol is asked only of the systems whose card names it, and one marked
-    conditional of those that are given another text. One marked with the names of checks is not
-    asked of systems that are exempt from them: why they are stands on their card and in the atlas.
+    A check marked with a protocol runs only for systems whose card names it, and one marked
+    conditional for those conditioned on a source. One marked with names of checks does not
+    run for systems that are exempt from them; the card and the atlas give the reason.
     """
     if "specimen" not in metafunc.fixturenames:
         return

@@ -12,20 +12,20 @@ from lmlab.data.corpus import open_corpus
 from lmlab.data.tokenizers import tokenizer_for
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import training_data
-from lmlab.training.run_folder import build_tiny
+from lmlab.training.system_building import build_tiny
 
 from .claims import claim
 
-QUICK = ("grammar", "capitals", "capitals-told", "capitals-questions", "wordnet")
+QUICK_CORPORA = ("grammar", "capitals", "capitals-annotated", "capitals-questions", "wordnet")
 CARDS = [
-    pytest.param(name, marks=() if card.corpus in QUICK else pytest.mark.slow)
+    pytest.param(name, marks=() if card.corpus in QUICK_CORPORA else pytest.mark.slow)
     for name, card in catalogue().items()
     if not card.base  # else its texts are as long as those of its base, which is trained first
 ]
 
 
 @cache
-def longest_of(corpus: str) -> tuple[int, int]:
+def longest_lengths(corpus: str) -> tuple[int, int]:
     """Tokens of the longest text of a corpus, and of what a text is given."""
     opened = open_corpus(corpus)
     data = training_data(opened, tokenizer_for(opened, None), TrainingConfig(), progress=False)
@@ -33,8 +33,8 @@ def longest_of(corpus: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_a_system_takes_the_texts_of_its_cards_corpus(name: str) -> None:
-    longest, longest_condition = longest_of(catalogue()[name].corpus)
+def test_system_accepts_its_card_corpus(name: str) -> None:
+    longest, longest_condition = longest_lengths(catalogue()[name].corpus)
     system = build_tiny(name, Vocabulary(size=40))
     system.check_length(longest)
     system.check_condition_length(longest_condition)

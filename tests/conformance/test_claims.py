@@ -1,4 +1,4 @@
-"""A failed check says in a sentence which property failed, and where."""
+"""The message of a failed check names the property and the position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.protocols import LogProbs
 
 from .claims import claim_close, claim_mass, claim_same, claim_sampled, claim_unchanged
-from .test_conformance import no_token_reaches_an_earlier_prediction
+from .test_conformance import check_no_future_leak
 
 
 class Peeking:
@@ -24,11 +24,11 @@ class Peeking:
         return LogProbs(per_token=per_token, kind="exact")
 
 
-def test_a_model_that_sees_the_next_token_is_told_where() -> None:
+def test_leak_of_the_next_token_is_located() -> None:
     batch = Batch.collate([[2, 5, 6, 5, 6, 5, 3]], pad=0)
     specimen = SimpleNamespace(name="gpt", system=Peeking())
     with pytest.raises(AssertionError) as failed:
-        no_token_reaches_an_earlier_prediction(specimen, batch)
+        check_no_future_leak(specimen, batch)
     assert str(failed.value) == (
         "position 3 depends on position 4, which it must not see: its log-probability was -22 and "
         "is -21 with another token there."
@@ -81,14 +81,14 @@ CLAIMS: dict[str, tuple[Callable[[], None], str]] = {
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_the_sentence_of_a_failed_claim(name: str) -> None:
+def test_failed_claim_message(name: str) -> None:
     claim, sentence = CLAIMS[name]
     with pytest.raises(AssertionError) as failed:
         claim()
     assert str(failed.value) == sentence
 
 
-def test_what_holds_passes() -> None:
+def test_true_claims_pass() -> None:
     claim_close(ONES + 1e-6, ONES, "scored", atol=1e-5)
     claim_same(ONES, ONES.clone(), "loaded")
     claim_unchanged(torch.zeros(3), ONES[0], torch.zeros(3, dtype=torch.bool), 2)

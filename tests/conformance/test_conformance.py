@@ -1,6 +1,6 @@
 """What every system of the zoo must satisfy.
 
-The checks by their numbers: 1 probabilities sum to one; 2 no prediction sees what is hidden from
+The checks by their numbers: 1 probabilities sum to one; 2 no prediction sees what is masked from
 it; 3 scores do not depend on the batch; 4 it learns; 5 saved and resumed it is the same; 6 it
 samples what it scores; 7 it steps as it scores; 8 it reveals what it declares (test_reveal.py).
 """
@@ -29,7 +29,7 @@ from lmlab.core.view import View
 from lmlab.data.corpus import open_corpus
 from lmlab.sampling.beam_search import BeamConfig, beam_search
 from lmlab.sampling.decoding import sample_sequences
-from lmlab.sampling.mask_filling import generated_log_probs
+from lmlab.sampling.infill_search import generated_log_probs
 from lmlab.scoring.scorer import Scorer
 from lmlab.training.config import apply_settings
 from lmlab.training.run_folder import RunFolder, load_run
@@ -46,7 +46,7 @@ from .claims import (
 from .conftest import Specimen, train_tiny
 
 LONGEST = 5
-"""Tokens after the start symbol in the enumerable space."""
+"""Tokens after the start token in the enumerable space."""
 STEPPED = "token by token it gives another log-probability than at once"
 
 
@@ -80,7 +80,7 @@ def some_sentences(specimen: Specimen) -> list[list[int]]:
     return [[vocabulary.start, *tokenizer.encode(text), vocabulary.end] for text in texts]
 
 
-def test_card_tells_the_truth(specimen: Specimen):
+def test_card_matches_the_system(specimen: Specimen):
     """The card read from the file equals the imported one, and its protocols are those it has."""
     card = catalogue()[specimen.name]
     imported = full_card(system_module(specimen.name))
@@ -100,7 +100,7 @@ def test_card_tells_the_truth(specimen: Specimen):
 
 
 @pytest.mark.check("distribution")
-def test_1_it_is_a_distribution(specimen: Specimen):
+def test_1_probabilities_sum_to_one(specimen: Specimen):
     complete, unfinished = enumerate_space(specimen)
     mass = totals(specimen, complete).exp().sum() + totals(specimen, unfinished).exp().sum()
     kind = catalogue()[specimen.name].kind
@@ -112,25 +112,25 @@ def test_1_it_is_a_distribution(specimen: Specimen):
 
 
 @pytest.mark.protocol("Fill")
-def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
+def test_1_fill_is_the_conditional_distribution(specimen: Specimen):
     """It sums to one; where log_prob is exact, it is p(text with the token) over all tokens.
 
-    But for a system that fills in by another way of looking than it scores by (exempt: fill).
+    Except for a system that fills with another attention mask than it scores with (exempt: fill).
     """
     system, pad = specimen.system, specimen.system.vocabulary.pad
     claim_protocol(system, Fill)
     sentence = some_sentences(specimen)[2]
-    places = list(range(1, len(sentence)))
-    batch = Batch.collate([sentence] * len(places), pad=pad)
+    positions = list(range(1, len(sentence)))
+    batch = Batch.collate([sentence] * len(positions), pad=pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
-    masked[range(len(places)), places] = True
+    masked[range(len(positions)), positions] = True
     with torch.no_grad():
         filled = system.fill(batch, masked, generator=torch.Generator().manual_seed(0)).log_probs
-    shape = (len(places), system.vocabulary.size)
+    shape = (len(positions), system.vocabulary.size)
     claim(filled.shape == shape, f"fill gives {tuple(filled.shape)} log-probabilities, not {shape}")
     claim_close(
         filled.exp().sum(-1),
-        torch.ones(len(places)),
+        torch.ones(len(positions)),
         "the probabilities of a masked token do not sum to 1",
         atol=1e-5,
         first=1,
@@ -138,22 +138,22 @@ def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
     card = catalogue()[specimen.name]
     if card.kind != "exact" or "fill" in card.exempt:
         return
-    for row, place in enumerate(places):
+    for row, position in enumerate(positions):
         tokens = list(range(system.vocabulary.size))
-        each = [[*sentence[:place], token, *sentence[place + 1 :]] for token in tokens]
+        each = [[*sentence[:position], token, *sentence[position + 1 :]] for token in tokens]
         expected = torch.softmax(totals(specimen, Batch.collate(each, pad=pad)), 0)
         claim_close(
             filled[row].exp().double(),
             expected,
-            f"what fills position {place} is not the model's own conditional",
+            f"what fills position {position} is not the model's own conditional",
             atol=1e-5,
             axes=("token",),
         )
 
 
 @pytest.mark.protocol("Infill")
-def test_1_what_it_writes_in_a_blank_is_a_distribution(specimen: Specimen):
-    """All answers of at most three tokens: what is written is read back, at most one in all, and
+def test_1_infill_is_a_distribution(specimen: Specimen):
+    """All answers of at most three tokens: fillings are parsed back, their mass is at most one, and
     the best of them is what a search as wide as the space finds."""
     system = specimen.system
     claim_protocol(system, Infill)
@@ -164,22 +164,22 @@ def test_1_what_it_writes_in_a_blank_is_a_distribution(specimen: Specimen):
     answers = [each for size in range(4) for each in itertools.product(inner, repeat=size)]
     batch = Batch.collate([with_blanks(specimen, 3)] * len(answers), pad=vocabulary.pad)
     with torch.no_grad():
-        writer = system.infill_decoder(batch)
-        rows = [writer.linearise_fillings(row, [answer]) for row, answer in enumerate(answers)]
-        log_probs = torch.tensor(generated_log_probs(writer, rows), dtype=torch.float64)
-        found = beam_search(
+        decoder = system.infill_decoder(batch)
+        rows = [decoder.linearise_fillings(row, [answer]) for row, answer in enumerate(answers)]
+        log_probs = torch.tensor(generated_log_probs(decoder, rows), dtype=torch.float64)
+        result = beam_search(
             system.infill_decoder(batch.select([0])),
             BeamConfig(width=len(answers), max_length=len(rows[-1]) + 1),
         )
     for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-        again = writer.answers(i, row)
+        again = decoder.answers(i, row)
         claim(
             again == [answer], f"the answer {answer} was written as {row} and read back as {again}"
         )
     mass = log_probs.exp().sum().item()
     claim(mass > 0, f"all {len(answers):,} answers have probability {mass}")
     claim_mass(mass, len(answers), exact=False)
-    [(best, *_), *_], likeliest = found, int(log_probs.argmax())
+    [(best, *_), *_], likeliest = result, int(log_probs.argmax())
     claim(
         abs(best.log_prob - log_probs.max().item()) <= 1e-4
         and best.tokens == tuple(rows[likeliest]),
@@ -189,7 +189,7 @@ def test_1_what_it_writes_in_a_blank_is_a_distribution(specimen: Specimen):
 
 
 @pytest.mark.protocol("Infill")
-def test_3_what_it_writes_in_blanks_depends_on_its_own_text_alone(specimen: Specimen):
+def test_3_infill_does_not_depend_on_the_batch(specimen: Specimen):
     system = specimen.system
     claim_protocol(system, Infill)
     texts = [with_blanks(specimen, 3), with_blanks(specimen, 1, 6), with_blanks(specimen, 2, 4)]
@@ -198,9 +198,9 @@ def test_3_what_it_writes_in_blanks_depends_on_its_own_text_alone(specimen: Spec
     def log_probs(chosen: list[int], texts: list[list[int]]) -> torch.Tensor:
         batch = Batch.collate([texts[i] for i in chosen], pad=system.vocabulary.pad)
         with torch.no_grad():
-            writer = system.infill_decoder(batch)
-            rows = [writer.linearise_fillings(row, answers[i]) for row, i in enumerate(chosen)]
-            return torch.tensor(generated_log_probs(writer, rows), dtype=torch.float64)
+            decoder = system.infill_decoder(batch)
+            rows = [decoder.linearise_fillings(row, answers[i]) for row, i in enumerate(chosen)]
+            return torch.tensor(generated_log_probs(decoder, rows), dtype=torch.float64)
 
     alone = torch.cat([log_probs([i], texts) for i in range(3)])
     claim_close(
@@ -215,35 +215,37 @@ def test_3_what_it_writes_in_blanks_depends_on_its_own_text_alone(specimen: Spec
     claim(not same, f"other words around the blanks of the texts {same} change no log-probability")
 
 
-def with_blanks(specimen: Specimen, *places: int) -> list[int]:
-    """A sentence with the mask symbol at some places."""
+def with_blanks(specimen: Specimen, *positions: int) -> list[int]:
+    """A sentence with the mask token at some positions."""
     mask = specimen.system.vocabulary.mask
     sentence = some_sentences(specimen)[2]
-    return [mask if place in places else token for place, token in enumerate(sentence)]
+    return [mask if position in positions else token for position, token in enumerate(sentence)]
 
 
 @pytest.mark.check("cheat")
-def test_2_it_does_not_cheat(specimen: Specimen):
-    """Changing an input that the view hides from a place changes no prediction there."""
+def test_2_predictions_ignore_masked_inputs(specimen: Specimen):
+    """Changing an input that is masked from a position changes no prediction there."""
     sentence, pad = some_sentences(specimen)[2], specimen.system.vocabulary.pad
-    nothing_hidden_is_used(specimen, Batch.collate([sentence], pad=pad))
+    check_masked_inputs_are_ignored(specimen, Batch.collate([sentence], pad=pad))
 
 
-def nothing_hidden_is_used(specimen: Specimen, batch: Batch) -> None:
-    """Check 2 of the one text of a batch, which may be given another."""
+def check_masked_inputs_are_ignored(specimen: Specimen, batch: Batch) -> None:
+    """Check 2 for the one text of a batch, which may have a source."""
     system = specimen.system
     if not isinstance(system, Assembly):
-        no_token_reaches_an_earlier_prediction(specimen, batch)
+        check_no_future_leak(specimen, batch)
         return
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(0))
-    asked = view.prediction_view
-    attention_mask = asked.query_attention_mask or asked.attention_mask
-    allowed = attention_mask.mask(asked.lengths, asked.inputs.shape[1])[0]
+    prediction_view = view.prediction_view
+    attention_mask = prediction_view.query_attention_mask or prediction_view.attention_mask
+    allowed = attention_mask.mask(prediction_view.lengths, prediction_view.inputs.shape[1])[0]
     reached = 0
     with torch.no_grad():
         before = system.target_log_probs(view).to_dense()[0]
-        for changed in range(asked.inputs.shape[1]):
-            other = replace(asked, inputs=with_another(asked.inputs, changed))
+        for changed in range(prediction_view.inputs.shape[1]):
+            other = replace(
+                prediction_view, inputs=with_replaced_token(prediction_view.inputs, changed)
+            )
             after = system.target_log_probs(
                 other if view.decoder is None else replace(view, decoder=other)
             ).to_dense()[0]
@@ -251,28 +253,28 @@ def nothing_hidden_is_used(specimen: Specimen, batch: Batch) -> None:
             reached += int((after != before).sum())
         if view.decoder is not None:
             for changed in range(view.inputs.shape[1]):
-                other = replace(view, inputs=with_another(view.inputs, changed))
+                other = replace(view, inputs=with_replaced_token(view.inputs, changed))
                 reached += int((system.target_log_probs(other).to_dense()[0] != before).sum())
     if "sight" not in catalogue()[specimen.name].exempt:
         claim(reached, "no input changes any prediction: the check would pass on anything")
 
 
-def with_another(tokens: torch.Tensor, place: int) -> torch.Tensor:
-    """The tokens (1, T), or vectors (1, T, D), with another one at a place."""
+def with_replaced_token(tokens: torch.Tensor, position: int) -> torch.Tensor:
+    """The tokens (1, T), or vectors (1, T, D), with another one at a position."""
     changed = tokens.clone()
     if changed.is_floating_point():
-        changed[0, place] += 1
+        changed[0, position] += 1
         return changed
-    changed[0, place] = 5 if changed[0, place] != 5 else 6
+    changed[0, position] = 5 if changed[0, position] != 5 else 6
     return changed
 
 
 @pytest.mark.check("cheat")
-def test_2_no_prediction_sees_its_own_target(specimen: Specimen):
-    """A token of the clean text changed, nothing changes where it is predicted.
+def test_2_prediction_ignores_its_own_target(specimen: Specimen):
+    """Changing a token of the clean text does not change its own prediction.
 
-    But for what the objective shows on purpose (BERT keeps one hidden token in ten), which is then
-    fed at the place itself; a second stream does not see what is fed there.
+    Except where the objective shows it on purpose (BERT keeps one target in ten): then it is
+    the input at that position; a query stream does not see that input.
     """
     system = specimen.system
     if not isinstance(system, Assembly):
@@ -280,28 +282,32 @@ def test_2_no_prediction_sees_its_own_target(specimen: Specimen):
     if catalogue()[specimen.name].kind == "reconstruction":
         pytest.skip("it is shown what it is asked, through a vector: its kind says so")
     batch = Batch.collate([some_sentences(specimen)[2]] * 8, pad=system.vocabulary.pad)
-    view = draw_view(system, batch)
+    view = sample_view(system, batch)
     compared = 0
     for origin in range(1, int(batch.lengths[0]) - 1):
         tokens = batch.tokens.clone()
         tokens[:, origin] = torch.where(tokens[:, origin] == 5, 6, 5)
-        other = draw_view(system, replace(batch, tokens=tokens))
+        other = sample_view(system, replace(batch, tokens=tokens))
         if other.prediction_view.inputs.shape != view.prediction_view.inputs.shape:
-            continue  # what is hidden depends on the text
+            continue  # what is masked depends on the text
         here = (view.prediction_view.clean_positions == origin) & (
             other.prediction_view.clean_positions == origin
         )
         if view.decoder is None and view.query_attention_mask is None:
             here &= view.inputs == other.inputs
         if view.decoder is not None and view.clean_positions is not None:
-            # An encoder that is shown the token itself, as BART's is, hides nothing of it.
+            # An encoder that sees the token itself, as BART's does, masks nothing of it.
             here &= ~(view.clean_positions == origin).any(1, keepdim=True)
         with torch.no_grad():
             targets = view.prediction_view.targets
-            asked = replace(
+            prediction_view = replace(
                 other.prediction_view, targets=targets, weights=view.prediction_view.weights
             )
-            again = asked if other.decoder is None else replace(other, decoder=asked)
+            again = (
+                prediction_view
+                if other.decoder is None
+                else replace(other, decoder=prediction_view)
+            )
             after = system.target_log_probs(again).to_dense()
             before = system.target_log_probs(view).to_dense()
         claim_close(
@@ -315,12 +321,12 @@ def test_2_no_prediction_sees_its_own_target(specimen: Specimen):
     claim(compared, "no prediction could be compared: the check would pass on anything")
 
 
-def draw_view(system: Assembly, batch: Batch) -> View:
+def sample_view(system: Assembly, batch: Batch) -> View:
     return system.objective.view(batch, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.protocol("Fill")
-def test_2_what_is_masked_is_not_looked_at(specimen: Specimen):
+def test_2_fill_ignores_masked_tokens(specimen: Specimen):
     system = specimen.system
     claim_protocol(system, Fill)
     batch = Batch.collate([some_sentences(specimen)[2]], pad=system.vocabulary.pad)
@@ -328,30 +334,30 @@ def test_2_what_is_masked_is_not_looked_at(specimen: Specimen):
     masked[0, [2, 4]] = True
     with torch.no_grad():
         before = system.fill(batch, masked).log_probs
-        for place in (2, 4):
-            other = replace(batch, tokens=with_another(batch.tokens, place))
+        for position in (2, 4):
+            other = replace(batch, tokens=with_replaced_token(batch.tokens, position))
             claim_same(
                 system.fill(other, masked).log_probs,
                 before,
-                f"what is filled in depends on the token under the mask at position {place}",
+                f"what is filled in depends on the token under the mask at position {position}",
                 axes=("masked position", "token"),
             )
-        moved = replace(batch, tokens=with_another(batch.tokens, 3))
+        moved = replace(batch, tokens=with_replaced_token(batch.tokens, 3))
         claim(
             not torch.equal(system.fill(moved, masked).log_probs, before),
             "another token at position 3, which is not masked, changes nothing that is filled in",
         )
 
 
-def no_token_reaches_an_earlier_prediction(specimen: Specimen, batch: Batch) -> None:
-    """What stands later in the one text of a batch changes no token's log-probability."""
+def check_no_future_leak(specimen: Specimen, batch: Batch) -> None:
+    """Later tokens of the one text of a batch change no token's log-probability."""
     system = specimen.system
     claim_protocol(system, LogProb)
     reached = 0
     with torch.no_grad():
         before = system.log_prob(batch).per_token[0]
         for changed in range(1, batch.tokens.shape[1]):
-            tokens = with_another(batch.tokens, changed)
+            tokens = with_replaced_token(batch.tokens, changed)
             after = system.log_prob(replace(batch, tokens=tokens)).per_token[0]
             earlier = torch.arange(len(before)) < changed - 1
             # The first number is the log-probability of the token at position 1.
@@ -361,7 +367,7 @@ def no_token_reaches_an_earlier_prediction(specimen: Specimen, batch: Batch) -> 
         claim(reached, "no token changes any later prediction: the check would pass on anything")
 
 
-def longest_company(specimen: Specimen) -> list[int]:
+def longest_accepted_text(specimen: Specimen) -> list[int]:
     """A text of 30 tokens after <s>, or of as many as the system has a probability for."""
     for tokens in range(30, 0, -1):
         with suppress(UserError):
@@ -371,17 +377,17 @@ def longest_company(specimen: Specimen) -> list[int]:
 
 
 @pytest.mark.check("company")
-def test_3_it_does_not_depend_on_company(specimen: Specimen):
+def test_3_score_does_not_depend_on_the_batch(specimen: Specimen):
     sentences, pad = some_sentences(specimen), specimen.system.vocabulary.pad
     alone = torch.cat([totals(specimen, Batch.collate([s], pad=pad)) for s in sentences])
     together = totals(specimen, Batch.collate(sentences, pad=pad))
     backwards = totals(specimen, Batch.collate(sentences[::-1], pad=pad)).flip(0)
-    wider = Batch.collate([*sentences, longest_company(specimen)], pad=pad)
+    wider = Batch.collate([*sentences, longest_accepted_text(specimen)], pad=pad)
     padded = totals(specimen, wider)[: len(sentences)]
-    companies = {"together": together, "in reverse order": backwards, "with padding": padded}
-    for how, company in companies.items():
+    batched_scores = {"together": together, "in reverse order": backwards, "with padding": padded}
+    for how, scores in batched_scores.items():
         claim_close(
-            company,
+            scores,
             alone,
             f"scored {how}, a text has another log-probability than alone",
             atol=1e-5,
@@ -390,7 +396,7 @@ def test_3_it_does_not_depend_on_company(specimen: Specimen):
 
 
 def baseline_entropy(specimen: Specimen, baseline: str) -> float:
-    """Nats a token of the trivial model on the test split, fitted on the training split."""
+    """Nats per token of the trivial model on the test split, fitted on the training split."""
     tokenizer = specimen.model.tokenizer
     vocabulary = tokenizer.vocabulary
     corpus = open_corpus(str(specimen.corpus))
@@ -411,7 +417,7 @@ def baseline_entropy(specimen: Specimen, baseline: str) -> float:
 def share_ranked_above_corruptions(specimen: Specimen) -> float:
     """How often a test text scores above one of its one-token corruptions that is not in the data.
 
-    Half of the time, by chance. All corruptions by tokens of the language count, in every place.
+    Half of the time, by chance. All corruptions by tokens of the language count, at every position.
     """
     system, tokenizer = specimen.system, specimen.model.tokenizer
     start, end, pad = system.vocabulary.start, system.vocabulary.end, system.vocabulary.pad
@@ -422,8 +428,8 @@ def share_ranked_above_corruptions(specimen: Specimen) -> float:
     pairs = [
         (ids, other)
         for ids in texts["test"]
-        for place, token in itertools.product(range(len(ids)), inner)
-        if tuple(other := [*ids[:place], token, *ids[place + 1 :]]) not in held
+        for position, token in itertools.product(range(len(ids)), inner)
+        if tuple(other := [*ids[:position], token, *ids[position + 1 :]]) not in held
     ]
     claim(len(pairs) > 100, f"only {len(pairs)} corruptions to compare with, too few")
     data, corrupted = (
@@ -433,7 +439,7 @@ def share_ranked_above_corruptions(specimen: Specimen) -> float:
     return (data > corrupted).double().mean().item()
 
 
-def test_4_it_learns(specimen: Specimen):
+def test_4_training_beats_the_baseline(specimen: Specimen):
     card = catalogue()[specimen.name]
     model = specimen.model
     if card.baseline == "chance":
@@ -464,39 +470,42 @@ def test_4_every_parameter_gets_a_gradient(specimen: Specimen):
     batch = Batch.collate(some_sentences(specimen), pad=system.vocabulary.pad)
     if "knowledge" in catalogue()[specimen.name].needs:
         batch = with_mentions(batch)
-    still = without_gradient(system, batch)
-    if still:
+    without_gradient = parameters_without_gradient(system, batch)
+    if without_gradient:
         # What is trained in stages may have parameters of the first stage alone (PALM's head).
         beginning = copy.deepcopy(system).train()
         beginning.begin_step(0)
-        still &= without_gradient(beginning, batch)
-    claim(not still, f"parameters that get no gradient from the loss: {sorted(still)}")
+        without_gradient &= parameters_without_gradient(beginning, batch)
+    claim(
+        not without_gradient,
+        f"parameters that get no gradient from the loss: {sorted(without_gradient)}",
+    )
 
 
-def without_gradient(system: System, batch: Batch) -> set[str]:
+def parameters_without_gradient(system: System, batch: Batch) -> set[str]:
     """The trainable parameters that the loss of a batch does not depend on."""
     system.zero_grad()
     loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
     loss.total.backward()
-    still = {
+    without_gradient = {
         name
         for name, parameter in system.named_parameters()
         if parameter.requires_grad
         and (parameter.grad is None or not parameter.grad.abs().sum() > 0)
     }
     system.zero_grad()
-    return still
+    return without_gradient
 
 
 def with_mentions(batch: Batch) -> Batch:
-    """The batch with two entities told in its longer rows: a memory learns from mentions alone."""
+    """The batch with two annotated entities in its longer rows: a memory learns from mentions."""
     entities = torch.full_like(batch.tokens, -1)
     entities[batch.lengths > 4, 1] = 2
     entities[batch.lengths > 4, 3] = 0
     return replace(batch, entities=entities)
 
 
-def test_5_saved_and_loaded_it_scores_the_same(specimen: Specimen):
+def test_5_loaded_model_scores_the_same(specimen: Specimen):
     again = load_run(specimen.run)
     batch = Batch.collate(some_sentences(specimen), pad=specimen.system.vocabulary.pad)
     with torch.no_grad():
@@ -520,7 +529,7 @@ def last_weights(run) -> dict[str, torch.Tensor]:
     return load_file(run / "model.safetensors") if checkpoint is None else checkpoint.model
 
 
-def test_5_stopped_and_resumed_it_trains_the_same(specimen: Specimen, tmp_path):
+def test_5_resumed_training_is_bit_identical(specimen: Specimen, tmp_path):
     """To the bit: the same losses and the same weights as a training that was never stopped."""
     whole = train_tiny(specimen.name, specimen.corpus, tmp_path / "whole", steps=8)
     if catalogue()[specimen.name].fitting != "counting":
@@ -528,17 +537,17 @@ def test_5_stopped_and_resumed_it_trains_the_same(specimen: Specimen, tmp_path):
         train_tiny(specimen.name, specimen.corpus, halves, steps=8, resume=True)
         claim(losses_of(whole), "the training wrote no losses to compare")
         pairs = itertools.zip_longest(losses_of(whole), losses_of(halves))
-        apart = [(one, two) for one, two in pairs if one != two]
+        differing = [(one, two) for one, two in pairs if one != two]
         claim(
-            not apart,
-            f"resumed, the losses (step, loss) differ; never stopped and resumed: {apart[:1]}",
+            not differing,
+            f"resumed, the losses (step, loss) differ; never stopped and resumed: {differing[:1]}",
         )
     else:
         halves = train_tiny(specimen.name, specimen.corpus, tmp_path / "halves")
-    # The last weights: the best ones by validation depend on when it was looked at.
+    # The last weights: the best ones by validation depend on when it was evaluated.
     first, second = last_weights(whole), last_weights(halves)
-    odd = sorted(first.keys() ^ second.keys())
-    claim(not odd, f"weights that only one of the two trainings has: {odd}")
+    unmatched = sorted(first.keys() ^ second.keys())
+    claim(not unmatched, f"weights that only one of the two trainings has: {unmatched}")
     for name, weights in first.items():
         claim_same(second[name], weights, f"resumed, {name} differs", axes=("index",))
 
@@ -556,7 +565,7 @@ def chi_square_p_value(observed: np.ndarray, expected: np.ndarray) -> float:
 
 
 @pytest.mark.check("sample")
-def test_6_it_samples_what_it_scores(specimen: Specimen):
+def test_6_samples_follow_the_scored_distribution(specimen: Specimen):
     complete, unfinished = enumerate_space(specimen)
     expected: dict[tuple[int, ...], float] = {}
     for batch in (complete, unfinished):
@@ -564,21 +573,24 @@ def test_6_it_samples_what_it_scores(specimen: Specimen):
             batch.tokens.tolist(), batch.lengths.tolist(), totals(specimen, batch), strict=True
         ):
             expected[tuple(tokens[1:length])] = total.exp().item()
-    drawn = 4000
+    sample_count = 4000
     samples = sample_sequences(
-        specimen.system, drawn, max_length=LONGEST, generator=torch.Generator().manual_seed(0)
+        specimen.system,
+        sample_count,
+        max_length=LONGEST,
+        generator=torch.Generator().manual_seed(0),
     )
     counts = dict.fromkeys(expected, 0)
     for one in samples:
         counts[(*one.tokens, specimen.system.vocabulary.end) if one.finished else one.tokens] += 1
     p_value = chi_square_p_value(
-        np.array(list(counts.values()), float), drawn * np.array(list(expected.values()))
+        np.array(list(counts.values()), float), sample_count * np.array(list(expected.values()))
     )
     claim_sampled(counts, expected, p_value)
 
 
 @pytest.mark.protocol("Step")
-def test_7_it_steps_as_it_scores(specimen: Specimen):
+def test_7_stepping_equals_scoring(specimen: Specimen):
     system = specimen.system
     claim_protocol(system, Step)
     claim_protocol(system, LogProb)
@@ -596,8 +608,8 @@ def test_7_it_steps_as_it_scores(specimen: Specimen):
 @pytest.mark.conditional
 @pytest.mark.protocol("Step")
 @pytest.mark.check("source")
-def test_7_given_a_source_it_steps_as_it_scores(specimen: Specimen):
-    """A text that is given another: token by token, alone and in company, and the source counts."""
+def test_7_conditional_stepping_equals_scoring(specimen: Specimen):
+    """Conditioned on a source: token by token, alone and in a batch, and the source matters."""
     system, (first, second, text, other) = specimen.system, some_sentences(specimen)
     claim_protocol(system, Step)
     claim_protocol(system, LogProb)
@@ -631,7 +643,7 @@ def test_7_given_a_source_it_steps_as_it_scores(specimen: Specimen):
 
 
 @pytest.mark.protocol("Given")
-def test_7_given_a_latent_it_is_a_distribution_that_steps_as_it_scores(specimen: Specimen):
+def test_7_latent_decoder_mass_is_one_and_steps_as_scored(specimen: Specimen):
     """A latent-variable model and an autoencoder: given z, both checks 1 and 7 hold exactly."""
     system = specimen.system
     claim_protocol(system, Given)
@@ -669,8 +681,8 @@ def test_7_selecting_rows_forks_the_state(specimen: Specimen):
     claim_same(again, before, "peek changed the state", axes=("row", "token"))
 
 
-def test_its_numbers_have_ranges(specimen: Specimen):
-    """So that an absurd value is told in a sentence and never reaches torch."""
+def test_numeric_settings_have_ranges(specimen: Specimen):
+    """So that an absurd value gives a user error and never reaches torch."""
     module = system_module(specimen.name)
     numbers = {
         field.name: field.metadata
@@ -678,8 +690,8 @@ def test_its_numbers_have_ranges(specimen: Specimen):
         if isinstance(getattr(module.SIZES["base"], field.name), (int, float))
         and not isinstance(getattr(module.SIZES["base"], field.name), bool)
     }
-    boundless = [name for name, metadata in numbers.items() if not metadata]
-    claim(not boundless, f"settings without a range in their metadata: {boundless}")
+    without_range = [name for name, metadata in numbers.items() if not metadata]
+    claim(not without_range, f"settings without a range in their metadata: {without_range}")
     for name in numbers:
         with pytest.raises(UserError, match=name):
             apply_settings(module.SIZES["base"], {name: "-7"})

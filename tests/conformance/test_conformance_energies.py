@@ -1,4 +1,4 @@
-"""The same suite for energies, for blanks that are filled in jointly, and for word vectors."""
+"""The same suite for energies, for joint fills, and for word vectors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .test_conformance import (
     enumerate_space,
     some_sentences,
     totals,
-    with_another,
+    with_replaced_token,
 )
 
-RIGHT_UP_TO_A_CONSTANT = ("exact", "estimate", "unnormalised")
+EQUAL_UP_TO_A_CONSTANT = ("exact", "estimate", "unnormalised")
 """Kinds of log_prob that must be minus the energy, but for a constant of each length."""
 
 
@@ -34,7 +34,7 @@ def energies(specimen: Specimen, batch: Batch) -> torch.Tensor:
 
 
 @pytest.mark.protocol("Energy")
-def test_1_energies_are_a_distribution_over_the_texts_of_a_length(specimen: Specimen):
+def test_1_energies_normalise_over_texts_of_one_length(specimen: Specimen):
     """Z is finite by enumeration, and log_prob is -E less a constant of the length."""
     complete, _ = enumerate_space(specimen)
     energy, scored = energies(specimen, complete), totals(specimen, complete)
@@ -46,7 +46,7 @@ def test_1_energies_are_a_distribution_over_the_texts_of_a_length(specimen: Spec
         claim(log_z.isfinite(), f"log Z over texts of {length} tokens is {log_z.item()}")
         log_p = -energy[here] - log_z
         claim_mass(log_p.exp().sum().item(), int(here.sum()), exact=True, tolerance=1e-9)
-        if catalogue()[specimen.name].kind in RIGHT_UP_TO_A_CONSTANT:
+        if catalogue()[specimen.name].kind in EQUAL_UP_TO_A_CONSTANT:
             again = scored[here] - torch.logsumexp(scored[here], 0)
             what = f"among texts of {length} tokens log_prob is not minus the energy"
             claim_close(again, log_p, what, atol=1e-4, axes=("text",))
@@ -55,30 +55,30 @@ def test_1_energies_are_a_distribution_over_the_texts_of_a_length(specimen: Spec
 
 
 @pytest.mark.protocol("Energy")
-def test_1_what_an_energy_fills_in_is_its_own_conditional(specimen: Specimen):
+def test_1_energy_fill_is_its_conditional(specimen: Specimen):
     """Where nothing but an energy defines the system: p(x_t | rest) ∝ exp(-E), token by token."""
     system = specimen.system
     if catalogue()[specimen.name].kind != "unnormalised" or not isinstance(system, Fill):
         pytest.skip("it fills in by other means than its energy, or not at all")
     sentence, pad = some_sentences(specimen)[2], system.vocabulary.pad
-    places = range(1, len(sentence))
-    batch = Batch.collate([sentence] * len(places), pad=pad)
+    positions = range(1, len(sentence))
+    batch = Batch.collate([sentence] * len(positions), pad=pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
-    masked[range(len(places)), list(places)] = True
+    masked[range(len(positions)), list(positions)] = True
     with torch.no_grad():
         filled = system.fill(batch, masked).log_probs.double()
-    for row, place in enumerate(places):
+    for row, position in enumerate(positions):
         tokens = filled[row].isfinite().nonzero()[:, 0].tolist()
-        claim(len(tokens) >= 3, f"only {len(tokens)} tokens can fill position {place}")
-        each = [[*sentence[:place], token, *sentence[place + 1 :]] for token in tokens]
+        claim(len(tokens) >= 3, f"only {len(tokens)} tokens can fill position {position}")
+        each = [[*sentence[:position], token, *sentence[position + 1 :]] for token in tokens]
         energy = energies(specimen, Batch.collate(each, pad=pad))
         expected = torch.log_softmax(-energy, 0)
-        what = f"what fills position {place} is not the conditional of the energy"
+        what = f"what fills position {position} is not the conditional of the energy"
         claim_close(filled[row, tokens], expected, what, atol=1e-4, axes=("token",))
 
 
 @pytest.mark.protocol("Energy")
-def test_3_an_energy_does_not_depend_on_company(specimen: Specimen):
+def test_3_energy_does_not_depend_on_the_batch(specimen: Specimen):
     sentences, pad = some_sentences(specimen), specimen.system.vocabulary.pad
     alone = torch.cat([energies(specimen, Batch.collate([s], pad=pad)) for s in sentences])
     together = energies(specimen, Batch.collate(sentences[::-1], pad=pad)).flip(0)
@@ -87,43 +87,43 @@ def test_3_an_energy_does_not_depend_on_company(specimen: Specimen):
 
 
 def two_texts(specimen: Specimen) -> tuple[list[list[int]], list[list[int]]]:
-    """Two sentences, and the places that are masked in each: neighbours, and some apart where
-    the system takes those."""
+    """Two sentences, and the masked positions of each: adjacent, and some apart where
+    the system supports that."""
     _, _, first, second = some_sentences(specimen)
     one_span = getattr(specimen.system, "one_span", False)
     return [first, second], [[1, 2, 3], [1, 2]] if one_span else [[2, 3, 6], [1, 4]]
 
 
-def asked(specimen: Specimen, text: int, copies: int) -> tuple[Batch, torch.Tensor]:
-    """Copies of one of the two texts, and the same masked places in each."""
-    texts, places = two_texts(specimen)
+def masked_copies(specimen: Specimen, text: int, copies: int) -> tuple[Batch, torch.Tensor]:
+    """Copies of one of the two texts, and the same masked positions in each."""
+    texts, positions = two_texts(specimen)
     batch = Batch.collate([texts[text]] * copies, pad=specimen.system.vocabulary.pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
-    masked[:, places[text]] = True
+    masked[:, positions[text]] = True
     return batch, masked
 
 
 def all_fillings(specimen: Specimen, text: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(F, N) every way to fill the masked places, and (F,) its log-probability."""
+    """(F, N) every filling of the masked positions, and (F,) its log-probability."""
     system, vocabulary = specimen.system, specimen.system.vocabulary
     claim_protocol(system, JointFill)
-    able = [i for i in range(vocabulary.size) if i not in vocabulary.unpredictable]
-    places = two_texts(specimen)[1][text]
-    fillings = torch.tensor(list(itertools.product(able, repeat=len(places))))
-    batch, masked = asked(specimen, text, len(fillings))
+    predictable = [i for i in range(vocabulary.size) if i not in vocabulary.unpredictable]
+    positions = two_texts(specimen)[1][text]
+    fillings = torch.tensor(list(itertools.product(predictable, repeat=len(positions))))
+    batch, masked = masked_copies(specimen, text, len(fillings))
     with torch.no_grad():
         return fillings, system.joint_fill(batch, masked).log_prob(fillings.flatten()).double()
 
 
 @pytest.mark.protocol("JointFill")
 @pytest.mark.parametrize("text", [0, 1])
-def test_1_what_it_fills_in_together_is_a_distribution(specimen: Specimen, text: int):
+def test_1_joint_fill_sums_to_one(specimen: Specimen, text: int):
     """All fillings sum to one, the best is the likeliest, and never-predicted tokens have none."""
     system = specimen.system
     claim_protocol(system, JointFill)
     fillings, log_probs = all_fillings(specimen, text)
     claim_mass(log_probs.exp().sum().item(), len(fillings), exact=True)
-    batch, masked = asked(specimen, text, 1)
+    batch, masked = masked_copies(specimen, text, 1)
     with torch.no_grad():
         joint = system.joint_fill(batch, masked)
         best = joint.best()
@@ -141,19 +141,19 @@ def test_1_what_it_fills_in_together_is_a_distribution(specimen: Specimen, text:
 
 
 @pytest.mark.protocol("JointFill")
-def test_2_what_is_masked_together_is_not_looked_at(specimen: Specimen):
+def test_2_joint_fill_ignores_masked_tokens(specimen: Specimen):
     system = specimen.system
     claim_protocol(system, JointFill)
     fillings, before = all_fillings(specimen, 0)
-    batch, masked = asked(specimen, 0, len(fillings))
+    batch, masked = masked_copies(specimen, 0, len(fillings))
     with torch.no_grad():
-        for place in two_texts(specimen)[1][0]:
-            tokens = with_another(batch.tokens[:1], place).expand_as(batch.tokens)
+        for position in two_texts(specimen)[1][0]:
+            tokens = with_replaced_token(batch.tokens[:1], position).expand_as(batch.tokens)
             other = system.joint_fill(replace(batch, tokens=tokens), masked)
             after = other.log_prob(fillings.flatten()).double()
-            what = f"what is filled in depends on the token under the mask at position {place}"
+            what = f"what is filled in depends on the token under the mask at position {position}"
             claim_close(after, before, what, atol=1e-6, axes=("filling",))
-        tokens = with_another(batch.tokens[:1], 4).expand_as(batch.tokens)
+        tokens = with_replaced_token(batch.tokens[:1], 4).expand_as(batch.tokens)
         moved = system.joint_fill(replace(batch, tokens=tokens), masked)
         claim(
             not torch.equal(moved.log_prob(fillings.flatten()).double(), before),
@@ -162,19 +162,19 @@ def test_2_what_is_masked_together_is_not_looked_at(specimen: Specimen):
 
 
 @pytest.mark.protocol("JointFill")
-def test_3_what_it_fills_in_together_does_not_depend_on_company(specimen: Specimen):
-    """Both texts in one batch, with as many masked places as each has."""
+def test_3_joint_fill_does_not_depend_on_the_batch(specimen: Specimen):
+    """Both texts in one batch, with as many masked positions as each has."""
     system = specimen.system
     claim_protocol(system, JointFill)
-    texts, places = two_texts(specimen)
+    texts, positions = two_texts(specimen)
     batch = Batch.collate(texts, pad=system.vocabulary.pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
-    for row, each in enumerate(places):
+    for row, each in enumerate(positions):
         masked[row, each] = True
-    found = [all_fillings(specimen, text) for text in (0, 1)]
-    chosen = [len(fillings) // 3 for fillings, _ in found]
-    tokens = torch.cat([fillings[i] for (fillings, _), i in zip(found, chosen, strict=True)])
-    alone = torch.stack([log_probs[i] for (_, log_probs), i in zip(found, chosen, strict=True)])
+    result = [all_fillings(specimen, text) for text in (0, 1)]
+    chosen = [len(fillings) // 3 for fillings, _ in result]
+    tokens = torch.cat([fillings[i] for (fillings, _), i in zip(result, chosen, strict=True)])
+    alone = torch.stack([log_probs[i] for (_, log_probs), i in zip(result, chosen, strict=True)])
     with torch.no_grad():
         together = system.joint_fill(batch, masked).log_prob(tokens).double()
     what = "with the other text in the batch, a filling has another log-probability"
@@ -182,20 +182,20 @@ def test_3_what_it_fills_in_together_does_not_depend_on_company(specimen: Specim
 
 
 @pytest.mark.protocol("JointFill")
-def test_6_it_draws_together_what_it_fills_in_together(specimen: Specimen):
-    system, drawn = specimen.system, 4000
+def test_6_joint_samples_follow_the_joint_distribution(specimen: Specimen):
+    system, sample_count = specimen.system, 4000
     claim_protocol(system, JointFill)
     fillings, log_probs = all_fillings(specimen, 0)
-    batch, masked = asked(specimen, 0, drawn)
+    batch, masked = masked_copies(specimen, 0, sample_count)
     with torch.no_grad():
         joint = system.joint_fill(batch, masked)
-        tokens = joint.sample(generator=torch.Generator().manual_seed(0)).view(drawn, -1)
+        tokens = joint.sample(generator=torch.Generator().manual_seed(0)).view(sample_count, -1)
     counts = dict.fromkeys(map(tuple, fillings.tolist()), 0)
     for one in tokens.tolist():
         counts[tuple(one)] += 1
     expected = dict(zip(counts, log_probs.exp().tolist(), strict=True))
     p_value = chi_square_p_value(
-        np.array(list(counts.values()), float), drawn * np.array(list(expected.values()))
+        np.array(list(counts.values()), float), sample_count * np.array(list(expected.values()))
     )
     claim_sampled(counts, expected, p_value)
 

@@ -12,8 +12,8 @@ from .oracles import oracle_problems
 
 
 @pytest.mark.parametrize("name", catalogue())
-def test_the_oracle_of_a_card_exists(name: str):
-    # Tests of systems added outside the repository are looked for where the suite is run.
+def test_card_oracle_exists(name: str):
+    # Tests of systems added outside the repository are searched in the working directory.
     oracle = catalogue()[name].oracle
     problems = oracle_problems(oracle)
     assert [] in (problems, oracle_problems(oracle, Path.cwd())), "; ".join(problems)
@@ -29,7 +29,7 @@ def test_the_oracle_of_a_card_exists(name: str):
         ("by hand: tests/here.py; by loops: tests/gone.py", "there is no file tests/gone.py"),
     ],
 )
-def test_an_oracle_that_does_not_exist_is_named(tmp_path: Path, oracle: str, said: str):
+def test_missing_oracle_is_reported(tmp_path: Path, oracle: str, said: str):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "here.py").write_text("class TestX:\n    def test_here(self): ...\n")
     (tmp_path / "tests" / "empty.py").write_text("def helper(): ...\n")

@@ -1,4 +1,4 @@
-"""What every system reveals of itself is what its captures declare it to be."""
+"""Captures of every system have the ranges and sums that they declare."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .conftest import Specimen
 
 TOLERANCE = 1e-4
 SENTENCE = "a b b a"
-DRAWN = re.compile(r"\b(rows?|columns?)\b", re.IGNORECASE)
-"""Where something is drawn is for the figure to say: a capture may be drawn either way."""
+LAYOUT_WORDS = re.compile(r"\b(rows?|columns?)\b", re.IGNORECASE)
+"""Words for the layout of a figure: a capture may be plotted either way."""
 
 
 @pytest.mark.check("source")  # an image is not made of words
-def test_8_what_it_reveals_is_within_its_declared_range(specimen: Specimen):
+def test_8_captures_are_within_their_declared_range(specimen: Specimen):
     system = specimen.system
     condition = SENTENCE if specimen.model.card.conditional else None
     batch = collate_sentences(system, [tokenize_sentence(specimen.model, SENTENCE, condition)])
@@ -28,8 +28,8 @@ def test_8_what_it_reveals_is_within_its_declared_range(specimen: Specimen):
         torch.manual_seed(0)
         captures = system.capture_internals(batch)
     for name, capture in captures.items():
-        drawn = DRAWN.search(capture.caption)
-        claim(not drawn, f"the reading of {name} says where it is drawn: {capture.caption!r}")
+        layout_word = LAYOUT_WORDS.search(capture.caption)
+        claim(not layout_word, f"the reading of {name} says where it is drawn: {capture.caption!r}")
         values = capture.values.double()
         finite = values[values.isfinite()]
         low, high = capture.range

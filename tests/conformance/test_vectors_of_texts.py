@@ -1,4 +1,4 @@
-"""`lmlab encode` on every system: vectors of a text depend on it alone, or one sentence says no."""
+"""`lmlab encode` on every system: text vectors do not depend on the batch, or a user error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def claim_equal(got: np.ndarray, expected: np.ndarray, what: str, atol: float = 
     )
 
 
-def test_vectors_of_a_text_do_not_depend_on_its_neighbours(specimen: Specimen) -> None:
+def test_text_vectors_do_not_depend_on_the_batch(specimen: Specimen) -> None:
     model = LanguageModel(specimen.model)
     if specimen.name in NO_HIDDEN_STATES | NO_TEXT_ALONE:
         with pytest.raises(UserError, match=f"^{specimen.name} "):
@@ -96,9 +96,9 @@ def test_every_layer_has_a_vector_for_each_token(specimen: Specimen) -> None:
         return
     claim(specimen.name not in HAS_NO_LAYERS, f"{specimen.name} has layers: HAS_NO_LAYERS is wrong")
     for layer in range(depth + 1):
-        found = model.encode(TEXTS, per_token=True, layer=layer)
+        result = model.encode(TEXTS, per_token=True, layer=layer)
         below = model.encode(TEXTS, per_token=True, layer=layer - depth - 1)
-        for one, other, text in zip(found, below, own, strict=True):
+        for one, other, text in zip(result, below, own, strict=True):
             rows, tokens = one.token_vectors.shape[0], len(text.tokens)
             claim(
                 rows == tokens == len(one.tokens),
@@ -108,10 +108,10 @@ def test_every_layer_has_a_vector_for_each_token(specimen: Specimen) -> None:
             claim_equal(one.token_vectors, other.token_vectors, counted, atol=0)
         if layer == 0:
             # What a token is embedded as knows nothing of the other tokens before its position.
-            first, again = (found[text].token_vectors[1] for text in (0, 3))
+            first, again = (result[text].token_vectors[1] for text in (0, 3))
             claim_equal(first, again, "embeddings of the first token in two texts")
         if layer == depth and not isinstance(system, EncodeLayers):
-            for one, text in zip(found, own, strict=True):
+            for one, text in zip(result, own, strict=True):
                 what = f"the last layer and the system's own vectors of {text.text!r}"
                 claim_equal(one.token_vectors, text.token_vectors, what)
     for wrong in (depth + 1, -depth - 2):

@@ -92,7 +92,7 @@ FITS: tuple[Fit, ...] = (
 
 def results_of(out: Path) -> dict[str, str]:
     """What must not depend on whether a fit was killed: each file's hash, without clock times."""
-    found = {}
+    result = {}
     for path in sorted(path for path in out.rglob("*") if path.is_file()):
         name = path.relative_to(out).as_posix()
         if (
@@ -100,8 +100,8 @@ def results_of(out: Path) -> dict[str, str]:
             or path.suffix in (".npy", ".faiss", ".gz")
             or path.name == "ablation.json"
         ):
-            found[name] = hashlib.sha256(_timeless(path)).hexdigest()
-    return {name: value for name, value in found.items() if "trainer/" not in name}
+            result[name] = hashlib.sha256(_timeless(path)).hexdigest()
+    return {name: value for name, value in result.items() if "trainer/" not in name}
 
 
 def _timeless(path: Path) -> bytes:
@@ -110,13 +110,13 @@ def _timeless(path: Path) -> bytes:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         return json.dumps([_without_clock(row) for row in rows if _is_result(row)]).encode()
     if path.name == "ablation.json":
-        told = {key: each for key, each in json.loads(path.read_text()).items() if key != "path"}
-        return json.dumps(_without_clock(told)).encode()
+        record = {key: each for key, each in json.loads(path.read_text()).items() if key != "path"}
+        return json.dumps(_without_clock(record)).encode()
     return path.read_bytes()
 
 
 def _is_result(row: dict[str, Any]) -> bool:
-    """Whether a line tells of the training itself, and not of how it was started or resumed."""
+    """Whether a line reports the training itself, and not of how it was started or resumed."""
     return "step" in row
 
 

@@ -104,8 +104,8 @@ def check(fit: Fit, world: Path, expected: dict[str, str], kill: Any) -> str:
         finished = finish(fit, world, out)
         if finished.kind != "ok":
             return f"{finished.kind}: {finished.last_line}"
-        found = results_of(out)
-        differs = [n for n in sorted(expected.keys() | found) if expected.get(n) != found.get(n)]
+        actual = results_of(out)
+        differs = [n for n in sorted(expected.keys() | actual) if expected.get(n) != actual.get(n)]
         left = [path.name for path in scratch.rglob("*") if ".writing-" in path.name]
         if differs:
             return f"differs: {', '.join(differs)}"
@@ -115,7 +115,7 @@ def check(fit: Fit, world: Path, expected: dict[str, str], kill: Any) -> str:
 
 
 def uninterrupted(fit: Fit, world: Path) -> tuple[dict[str, str], int, float]:
-    """The results of a fit that nobody kills, how many writes it has, and how long it takes."""
+    """The results of an uninterrupted fit, how many writes it has, and how long it takes."""
     scratch = Path(tempfile.mkdtemp(prefix="crash-"))
     try:
         outcome, writes = run_with_fault(fit, world, scratch / "out", 0)
@@ -142,8 +142,8 @@ def check_fit(fit: Fit, world: Path, *, every: int, moments: int, seed: int) -> 
         kill = lambda f, w, o, moment=moment: kill_after(f, w, o, moment)  # noqa: E731
         if wrong := check(fit, world, expected, kill):
             problems.append(f"killed after {moment:.3f} s of {seconds:.1f}: {wrong}")
-    told = f"{fit.name}: {len(points)} of {writes} writes, {moments} random moments"
-    return [f"{told}, {len(problems)} problems", *problems]
+    summary = f"{fit.name}: {len(points)} of {writes} writes, {moments} random moments"
+    return [f"{summary}, {len(problems)} problems", *problems]
 
 
 def _work(world: Path, first: int, options: argparse.Namespace, results: Any) -> None:

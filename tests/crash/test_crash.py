@@ -28,16 +28,16 @@ def _serve(folder: Path, results: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def crash_results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return in_server(_serve, tmp_path_factory.mktemp("crash"))
 
 
-def test_a_killed_fit_ends_as_one_that_was_not(found: list[Any]):
-    for summary, *problems in found[:-1]:
+def test_resumed_fit_equals_an_uninterrupted_one(crash_results: list[Any]):
+    for summary, *problems in crash_results[:-1]:
         assert problems == [], summary
 
 
-def test_the_faults_do_kill_and_would_be_seen(found: list[Any]):
+def test_faults_kill_the_process_and_are_detected(crash_results: list[Any]):
     """Killed by SIGKILL inside the ninth of many writes; the unfinished folder differs."""
-    killed, whole, writes, different = found[-1]
+    killed, whole, writes, different = crash_results[-1]
     assert (killed, whole) == (-9, 0) and writes > 50 and different

@@ -39,7 +39,7 @@ class Target:
     verified: bool = False
     """Whether hashes are checked: where the file that is changed is the list of them."""
     signed: bool = False
-    """Whether the manifest beside the file lists the changed one: of checkpoints, whose hashes are
+    """Whether the manifest next to the file lists the changed one: of checkpoints, whose hashes are
     always checked."""
 
 

@@ -28,7 +28,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def mutate_bytes(data: bytes, draw: Random) -> bytes:
-    """Up to three changes at random places."""
+    """Up to three changes at random positions."""
     for _ in range(draw.randint(1, 3)):
         data = draw.choice(BYTE_CHANGES)(data, draw)
     return data
@@ -37,9 +37,9 @@ def mutate_bytes(data: bytes, draw: Random) -> bytes:
 def _flip(data: bytes, draw: Random) -> bytes:
     if not data:
         return data
-    place = draw.randrange(len(data))
-    changed = data[place] ^ (1 << draw.randrange(8))
-    return data[:place] + bytes([changed]) + data[place + 1 :]
+    position = draw.randrange(len(data))
+    changed = data[position] ^ (1 << draw.randrange(8))
+    return data[:position] + bytes([changed]) + data[position + 1 :]
 
 
 def _cut(data: bytes, draw: Random) -> bytes:
@@ -47,25 +47,27 @@ def _cut(data: bytes, draw: Random) -> bytes:
 
 
 def _remove(data: bytes, draw: Random) -> bytes:
-    place, length = draw.randrange(len(data) + 1), draw.choice((1, 4, 32, 200))
-    return data[:place] + data[place + length :]
+    position, length = draw.randrange(len(data) + 1), draw.choice((1, 4, 32, 200))
+    return data[:position] + data[position + length :]
 
 
 def _repeat(data: bytes, draw: Random) -> bytes:
-    place, length = draw.randrange(len(data) + 1), draw.choice((1, 4, 32, 200))
-    return data[:place] + data[place : place + length] * draw.randint(2, 5) + data[place:]
+    position, length = draw.randrange(len(data) + 1), draw.choice((1, 4, 32, 200))
+    return (
+        data[:position] + data[position : position + length] * draw.randint(2, 5) + data[position:]
+    )
 
 
 def _insert(data: bytes, draw: Random) -> bytes:
-    place = draw.randrange(len(data) + 1)
-    return data[:place] + draw.choice(WORDS) + data[place:]
+    position = draw.randrange(len(data) + 1)
+    return data[:position] + draw.choice(WORDS) + data[position:]
 
 
 def _overwrite(data: bytes, draw: Random) -> bytes:
     number = struct.pack("<Q", draw.choice((0, 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1)))
-    place = draw.randrange(len(data) + 1)
+    position = draw.randrange(len(data) + 1)
     width = draw.choice((1, 2, 4, 8))
-    return data[:place] + number[:width] + data[place + width :]
+    return data[:position] + number[:width] + data[position + width :]
 
 
 def _replace_word(data: bytes, draw: Random) -> bytes:
@@ -120,8 +122,8 @@ def mutate_lines_of_json(data: bytes, draw: Random) -> bytes:
     if draw.random() < 0.4:
         return mutate_bytes(data, draw)
     lines = data.split(b"\n")
-    place = draw.randrange(len(lines))
-    lines[place] = mutate_json(lines[place], draw).replace(b"\n", b" ")
+    position = draw.randrange(len(lines))
+    lines[position] = mutate_json(lines[position], draw).replace(b"\n", b" ")
     return b"\n".join(lines)
 
 

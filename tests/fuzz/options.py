@@ -17,7 +17,7 @@ import typer
 from tests.fuzz.scenarios import NEVER, SCENARIOS, VALUES, Scenario
 
 STRANGE = 0.06
-"""Share of values that are drawn from `ODD`, whatever the option."""
+"""Share of values that are sampled from `ODD`, whatever the option."""
 BUDGETS = ("--steps", "--epochs")
 """How long a training or a chain is: any number is allowed."""
 UNFIT = 0.04

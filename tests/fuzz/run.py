@@ -167,20 +167,22 @@ def report(results: Any, jobs: int) -> int:
     spent: dict[tuple[str, str], float] = defaultdict(float)
     running = jobs
     while running:
-        found = results.get()
-        if found is None:
+        result = results.get()
+        if result is None:
             running -= 1
             continue
-        group, name, kind, seconds, line, number = found
+        group, name, kind, seconds, line, number = result
         counts[group, name][kind] += 1
         spent[group, name] += seconds
         if kind in ("unclear", "traceback", "hang", "killed", "memory"):
             print(f"{kind}: input {number}, {name} ({seconds:.1f} s): {line}", flush=True)
     for (group, name), kinds in sorted(counts.items()):
         total = sum(kinds.values())
-        told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        summary = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         each = spent[group, name] / total
-        print(f"{group} {name}: {total}, {kinds['ok'] / total:.0%} executed ({told}), {each:.2f} s")
+        print(
+            f"{group} {name}: {total}, {kinds['ok'] / total:.0%} executed ({summary}), {each:.2f} s"
+        )
     for group in ("case", "file", "verb"):
         kinds = sum((c for (g, _), c in counts.items() if g == group), Counter())
         total = max(1, sum(kinds.values()))

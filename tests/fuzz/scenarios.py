@@ -35,7 +35,7 @@ SCORING = _words("--per-token --per-word --json --window --stride --errors")
 TRANSLATING = _words("--max-length --seed --json --n-best")
 
 NEVER = frozenset({"--compile", "--minutes", "--out", "--help", "--no-verify"})
-"""Options that are not drawn: a compiler, the clock, and what would write elsewhere."""
+"""Options that are not sampled: a compiler, the clock, and what would write elsewhere."""
 
 SCENARIOS: dict[str, tuple[Scenario, ...]] = {
     "systems": (Scenario(arguments=(), options=("--json",)),),

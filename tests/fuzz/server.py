@@ -70,10 +70,10 @@ def prepare() -> None:
     torch.set_num_threads(1)
     import lmlab
 
-    for found in pkgutil.walk_packages(lmlab.__path__, "lmlab."):
+    for result in pkgutil.walk_packages(lmlab.__path__, "lmlab."):
         # lm-eval is an extra that is not installed here, and __main__ would start a command.
-        if not found.name.endswith((".lm_eval", ".__main__")):
-            importlib.import_module(found.name)
+        if not result.name.endswith((".lm_eval", ".__main__")):
+            importlib.import_module(result.name)
     for name in ("faiss", "bm25s", "matplotlib.pyplot", "sacrebleu"):
         try:
             importlib.import_module(name)
@@ -90,7 +90,7 @@ def in_server(serve: Callable[[Path, Any], None], folder: Path) -> list[Any]:
     results: Any = context.Queue()
     server = context.Process(target=_serve, args=(serve, folder, results))
     server.start()
-    found: list[Any] = []
+    collected: list[Any] = []
     while True:
         try:
             result = results.get(timeout=1)
@@ -100,8 +100,8 @@ def in_server(serve: Callable[[Path, Any], None], folder: Path) -> list[Any]:
             raise RuntimeError(f"the server ended with exit code {server.exitcode}") from None
         if result is ENDED:
             server.join()
-            return found
-        found.append(result)
+            return collected
+        collected.append(result)
 
 
 def _serve(serve: Callable[[Path, Any], None], folder: Path, results: Any) -> None:

@@ -1,4 +1,4 @@
-"""The short fuzz suite: found cases again, and some hundred inputs of the small world."""
+"""The short fuzz suite: known cases again, and some hundred inputs of the small world."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEED = 2
 
 
 def _serve(folder: Path, results: Any) -> None:
-    """In a process of its own, since it has to be free of threads: replay and draw inputs."""
+    """In a process of its own, since it has to be free of threads: replay and sample inputs."""
     prepare()
     world = folder / "world"
     assert make_world(world, full=False) == []
@@ -41,7 +41,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, s
     return in_server(_serve, tmp_path_factory.mktemp("fuzz"))
 
 
-def test_a_server_that_dies_is_told(tmp_path: Path):
+def test_dead_server_is_reported(tmp_path: Path):
     with pytest.raises(RuntimeError, match="ended with exit code 3"):
         in_server(_die, tmp_path)
 
@@ -63,7 +63,7 @@ def test_most_commands_execute(outcomes: list[tuple[str, str, str]]):
     assert kinds.count("ok") / len(kinds) > 0.5
 
 
-def test_every_verb_has_inputs_and_every_scenario_is_of_a_verb():
+def test_every_verb_has_inputs_and_scenarios_name_verbs():
     from random import Random
 
     for verb in verbs():
@@ -85,11 +85,11 @@ def test_every_verb_has_inputs_and_every_scenario_is_of_a_verb():
         (3, "", "unclear"),
     ],
 )
-def test_outcomes_are_told_apart(code: int, err: str, kind: str):
+def test_classify_distinguishes_outcomes(code: int, err: str, kind: str):
     assert classify(code, err) == kind
 
 
-def test_a_child_that_hangs_is_killed_and_one_that_raises_is_seen(tmp_path: Path):
+def test_hanging_and_raising_children_are_detected(tmp_path: Path):
     def hang() -> int:
         import time
 
@@ -108,6 +108,6 @@ def test_the_same_seed_gives_the_same_inputs():
 
     document = json.dumps({"a": [1, 2, {"b": "c"}], "d": 1.5}).encode()
     for mutate in (mutate_bytes, mutate_json):
-        found = [mutate(document, Random(seed)) for seed in range(50)]
-        assert found == [mutate(document, Random(seed)) for seed in range(50)]
-        assert len(set(found)) > 30
+        result = [mutate(document, Random(seed)) for seed in range(50)]
+        assert result == [mutate(document, Random(seed)) for seed in range(50)]
+        assert len(set(result)) > 30

@@ -114,9 +114,9 @@ def _task_rows(folder: Path, texts: list[str]) -> None:
 def _babi(count: int) -> str:
     lines = []
     for number in range(count):
-        place = ("kitchen", "garden")[number % 2]
-        lines += [f"1 Mary moved to the {place}.", "2 John went to the hall."]
-        lines.append(f"3 Where is Mary?\t{place}\t1")
+        position = ("kitchen", "garden")[number % 2]
+        lines += [f"1 Mary moved to the {position}.", "2 John went to the hall."]
+        lines.append(f"3 Where is Mary?\t{position}\t1")
     return "\n".join(lines) + "\n"
 
 
@@ -144,8 +144,8 @@ def _hop_rows(folder: Path) -> None:
         for n, (c, a) in zip(NOUNS, COUNTRIES.items(), strict=False)
     ]
     _jsonl(folder / "rows.jsonl", rows * 5)
-    told = [(row["start"][0], row["path"][0][1]) for row in rows]
-    texts = {n: f"{n} lives in {c} ." for n, c in told}
+    pairs = [(row["start"][0], row["path"][0][1]) for row in rows]
+    texts = {n: f"{n} lives in {c} ." for n, c in pairs}
     texts |= {c: f"the capital of {c} is {a} ." for c, a in COUNTRIES.items()}
     _jsonl(folder / "paragraphs.jsonl", [{"entity": e, "text": t} for e, t in texts.items()])
 

@@ -1,4 +1,4 @@
-"""A release: built, checked, and installed with its requirements into an empty environment."""
+"""A release is built, checked, and installed with its requirements into a fresh venv."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("twine", reason="it builds a release: run make test-integration")
-pytestmark = pytest.mark.xdist_group("release")  # what is built is built once
+pytestmark = pytest.mark.xdist_group("release")  # shares one build
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "Scripts" if os.name == "nt" else "bin"
 COMMANDS = (
@@ -23,9 +23,9 @@ COMMANDS = (
 
 
 def run(*command: object, cwd: Path | None = None) -> str:
-    """What a command prints, with none of this checkout's code on its path."""
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    own = {name: value for name, value in os.environ.items() if name not in hidden}
+    """Output of a command, without this checkout's code on its path."""
+    removed = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    own = {name: value for name, value in os.environ.items() if name not in removed}
     words = [*map(str, command)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=800, cwd=cwd, env=own)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -34,8 +34,8 @@ def run(*command: object, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution, and the wheel that is built from it."""
-    # From a copy, because setuptools leaves its traces beside the sources.
+    """A folder with the source distribution and the wheel built from it."""
+    # From a copy, because setuptools writes files next to the sources.
     sources = tmp_path_factory.mktemp("sources")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
@@ -47,13 +47,13 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_twine_accepts_what_is_built(release: Path):
+def test_twine_accepts_the_distributions(release: Path):
     [source], [wheel] = release.glob("lmlab-*.tar.gz"), release.glob("lmlab-*.whl")
-    said = run(sys.executable, "-m", "twine", "check", "--strict", source, wheel)
-    assert said.count("PASSED") == 2
+    output = run(sys.executable, "-m", "twine", "check", "--strict", source, wheel)
+    assert output.count("PASSED") == 2
 
 
-def test_the_source_distribution_holds_all_that_the_wheel_needs(release: Path):
+def test_wheel_built_from_sdist_holds_all_files(release: Path):
     [wheel] = release.glob("lmlab-*.whl")
     files = {
         path.relative_to(ROOT / "src").as_posix()
@@ -63,7 +63,7 @@ def test_the_source_distribution_holds_all_that_the_wheel_needs(release: Path):
     assert files - set(zipfile.ZipFile(wheel).namelist()) == set()
 
 
-def test_two_commands_run_from_the_wheel_in_an_empty_environment(release: Path, tmp_path: Path):
+def test_commands_run_from_the_wheel_in_a_fresh_venv(release: Path, tmp_path: Path):
     [wheel] = release.glob("lmlab-*.whl")
     venv.create(tmp_path / "fresh", with_pip=True)
     programs, outside, here = tmp_path / "fresh" / PROGRAMS, tmp_path / "a", tmp_path / "b"
@@ -71,12 +71,12 @@ def test_two_commands_run_from_the_wheel_in_an_empty_environment(release: Path, 
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
     run(*pip, "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel)
     run(*pip, "check")
-    found = run(python, "-c", "import lmlab; print(lmlab.__file__)", cwd=tmp_path).strip()
-    assert Path(found).is_relative_to(tmp_path)
-    for place in (outside, here):
-        place.mkdir()
+    location = run(python, "-c", "import lmlab; print(lmlab.__file__)", cwd=tmp_path).strip()
+    assert Path(location).is_relative_to(tmp_path)
+    for directory in (outside, here):
+        directory.mkdir()
     for command in COMMANDS:
         printed = run(programs / "lmlab", *command, cwd=outside)
         own = run(Path(sys.executable).with_name("lmlab"), *command, cwd=here)
-    # The score, as the sources of this checkout give it.
+    # The wheel and this checkout print the same score.
     assert printed == own and "the dog sleeps" in printed

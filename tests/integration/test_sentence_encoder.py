@@ -1,4 +1,4 @@
-"""An index by a real sentence encoder: all-MiniLM-L6-v2, whose weights a package carries."""
+"""A dense index by a real sentence encoder: all-MiniLM-L6-v2, whose weights are in a package."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ encoder = pytest.importorskip(
 )
 
 
-def test_it_finds_by_meaning_what_shares_no_word(tmp_path: Path):
+def test_dense_retrieval_without_lexical_overlap(tmp_path: Path):
     index = lmlab.build_index("capitals", encoder.get_model_path(), tmp_path / "index")
-    # None of the documents has the word "seat" or "government" in it.
+    # No document contains the word "seat" or "government".
     [[best]] = index.search(["which town is the seat of government in Peru"], k=1)
     assert best.document.text == "the capital of Peru is Lima"
-    # Its vectors have length one, and a text finds itself: a document is read with its title.
+    # Vectors have unit length, and a text retrieves itself: documents are encoded with their title.
     [[itself]] = index.search(["France : the capital of France is Paris"], k=1)
     assert itself.document.name == "France" and itself.score == pytest.approx(1, abs=1e-5)

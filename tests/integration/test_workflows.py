@@ -1,4 +1,4 @@
-"""What GitHub reads: the workflows, the issue forms and the citation are well formed."""
+"""GitHub workflows, issue forms and the citation file are valid."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*command: object) -> tuple[int, str]:
 
 
 def check_schema(schema: str, *files: Path) -> tuple[int, str]:
-    """Against a schema that the package carries: nothing is fetched."""
+    """Check files against a schema bundled with check-jsonschema, offline."""
     options = ["--default-filetype", "yaml", "--builtin-schema", f"vendor.{schema}"]
     return run(sys.executable, "-m", "check_jsonschema", *options, *files)
 
@@ -50,17 +50,17 @@ def broken(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("schema", FILES)
-def test_files_keep_to_their_schema(schema: str):
+def test_files_match_their_schema(schema: str):
     pytest.importorskip("check_jsonschema", reason="run make test-integration")
     assert FILES[schema]
-    code, said = check_schema(schema, *FILES[schema])
-    assert code == 0, said
+    code, output = check_schema(schema, *FILES[schema])
+    assert code == 0, output
 
 
-def test_the_schema_refuses_a_broken_workflow(broken: Path):
+def test_schema_rejects_a_broken_workflow(broken: Path):
     pytest.importorskip("check_jsonschema", reason="run make test-integration")
-    code, said = check_schema("github-workflows", broken)
-    assert code == 1 and "shel" in said
+    code, output = check_schema("github-workflows", broken)
+    assert code == 1 and "shel" in output
 
 
 def test_actionlint_finds_nothing(broken: Path):
@@ -68,7 +68,7 @@ def test_actionlint_finds_nothing(broken: Path):
     program = program or shutil.which("actionlint")
     if program is None:
         pytest.skip("actionlint is not installed")
-    code, said = run(program, "-no-color", *WORKFLOWS)
-    assert code == 0, said
-    code, said = run(program, "-no-color", broken)
-    assert code == 1 and 'unexpected key "shel"' in said
+    code, output = run(program, "-no-color", *WORKFLOWS)
+    assert code == 0, output
+    code, output = run(program, "-no-color", broken)
+    assert code == 1 and 'unexpected key "shel"' in output

@@ -14,7 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import Autoencoder
-from lmlab.training.run_folder import build_tiny
+from lmlab.training.system_building import build_tiny
 
 VOCABULARY = Vocabulary(size=8)
 NEVER = [0, 2, 4]
@@ -53,7 +53,9 @@ def embedded(weights: dict[str, np.ndarray], name: str, tokens: list[int]) -> np
     return unit(table[tokens]) * math.sqrt(table.shape[1])
 
 
-def emitted(weights: dict[str, np.ndarray], hidden: np.ndarray, targets: list[int]) -> np.ndarray:
+def mixture_log_probs(
+    weights: dict[str, np.ndarray], hidden: np.ndarray, targets: list[int]
+) -> np.ndarray:
     """log Σ_z P(z | h) P(s | z), both sides of P(s | z) on the sphere."""
     vectors = unit(weights["emission.states.vectors"])
     scaled = vectors * np.exp(weights["emission.states.log_scales"])[:, None]
@@ -64,31 +66,33 @@ def emitted(weights: dict[str, np.ndarray], hidden: np.ndarray, targets: list[in
     return np.logaddexp.reduce(log_softmax(choice, 1) + table, axis=1)
 
 
-def places(sentence: list[int], weights: dict[str, np.ndarray], count: int) -> np.ndarray:
+def padded_embeddings(
+    sentence: list[int], weights: dict[str, np.ndarray], count: int
+) -> np.ndarray:
     """The embeddings of a sentence without <s> side by side, zeros behind them."""
     values = embedded(weights, "backbone.encoder.embedding.weight", sentence[1:])
     return np.concatenate([values.ravel(), np.zeros((count - len(values)) * values.shape[1])])
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_the_linear_one_is_one_matrix(sentence: list[int]):
+def test_linear_autoencoder_equals_one_matrix(sentence: list[int]):
     """h = D (C x + c) + d: the two layers multiplied out to one matrix by hand."""
     system = tiny("linear-autoencoder")
     weights, count = weights_of(system), system.decoder.longest
-    read, write = "backbone.encoder.network.", "backbone.decoder.network."
-    matrix = weights[write + "weight"] @ weights[read + "weight"]
-    offset = weights[write + "weight"] @ weights[read + "bias"] + weights[write + "bias"]
-    hidden = (matrix @ places(sentence, weights, count) + offset).reshape(count, -1)
-    expected = emitted(weights, hidden[: len(sentence) - 1], sentence[1:])
+    encoder, decoder = "backbone.encoder.network.", "backbone.decoder.network."
+    matrix = weights[decoder + "weight"] @ weights[encoder + "weight"]
+    offset = weights[decoder + "weight"] @ weights[encoder + "bias"] + weights[decoder + "bias"]
+    hidden = (matrix @ padded_embeddings(sentence, weights, count) + offset).reshape(count, -1)
+    expected = mixture_log_probs(weights, hidden[: len(sentence) - 1], sentence[1:])
     with torch.no_grad():
-        found = system.log_prob(batch_of([sentence])).per_token[0].numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-10)
+        actual = system.log_prob(batch_of([sentence])).per_token[0].numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-10)
 
 
-def test_a_matrix_made_by_hand_copies_every_sentence():
-    """Read and write by the identity: every place comes back, so the latent is the sentence.
+def test_identity_weights_reconstruct_every_embedding():
+    """Identity encoder and decoder: every embedding is restored, the latent is the sentence.
 
-    With as many latent numbers as places · width, h_t = e(s_t) exactly, whatever the sentence.
+    With as many latent dimensions as positions · width, h_t = e(s_t) exactly for any sentence.
     """
     module = system_module("linear-autoencoder")
     config = module.Config(width=4, latent=7 * 4, states=3, length=8)
@@ -106,7 +110,7 @@ def test_a_matrix_made_by_hand_copies_every_sentence():
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_the_two_layers_by_hand(sentence: list[int]):
+def test_mlp_autoencoder_by_hand(sentence: list[int]):
     system = tiny("mlp-autoencoder")
     weights, count = weights_of(system), system.decoder.longest
 
@@ -114,45 +118,47 @@ def test_the_two_layers_by_hand(sentence: list[int]):
         inner = np.tanh(weights[f"{name}.0.weight"] @ values + weights[f"{name}.0.bias"])
         return weights[f"{name}.2.weight"] @ inner + weights[f"{name}.2.bias"]
 
-    latent = layers("backbone.encoder.network", places(sentence, weights, count))
+    latent = layers("backbone.encoder.network", padded_embeddings(sentence, weights, count))
     hidden = layers("backbone.decoder.network", latent).reshape(count, -1)
-    expected = emitted(weights, hidden[: len(sentence) - 1], sentence[1:])
+    expected = mixture_log_probs(weights, hidden[: len(sentence) - 1], sentence[1:])
     with torch.no_grad():
         np.testing.assert_allclose(system.encode(batch_of([sentence]))[0].numpy(), latent)
-        found = system.log_prob(batch_of([sentence])).per_token[0].numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-10)
+        actual = system.log_prob(batch_of([sentence])).per_token[0].numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize(
     ("name", "network"), [("gru-autoencoder", nn.GRU), ("rnn-autoencoder", nn.RNN)]
 )
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_the_recurrent_ones_by_torch(name: str, network: type[nn.RNNBase], sentence: list[int]):
-    """The reversed sentence through torch's network, the latent fed to another at every step."""
+def test_recurrent_autoencoders_equal_torch(
+    name: str, network: type[nn.RNNBase], sentence: list[int]
+):
+    """torch's network encodes the reversed text; the latent is the decoder's input at each step."""
     system = tiny(name)
     weights, width = weights_of(system), 16
-    reader, writer = (network(width, width, batch_first=True).double() for _ in range(2))
+    encoder, decoder = (network(width, width, batch_first=True).double() for _ in range(2))
     parts = ("backbone.encoder.encoder.cell.fused.", "backbone.decoder.cell.fused.")
-    for ours, theirs in zip(parts, (reader, writer), strict=True):
+    for ours, theirs in zip(parts, (encoder, decoder), strict=True):
         theirs.load_state_dict({k: torch.tensor(weights[ours + k]) for k in theirs.state_dict()})
     linear = "backbone.encoder.network."
     first = "backbone.decoder.from_latent.linear."
     inputs = embedded(weights, "backbone.encoder.encoder.embedding.weight", sentence[:0:-1])
     with torch.no_grad():
-        _, read = reader(torch.tensor(inputs)[None])
-        latent = weights[linear + "weight"] @ read[0, 0].numpy() + weights[linear + "bias"]
-        begun = weights[first + "weight"] @ latent + weights[first + "bias"]
-        heard = torch.tensor(latent).expand(1, len(sentence) - 1, -1)
-        hidden, _ = writer(heard, torch.tensor(begun)[None, None])
-        found = system.log_prob(batch_of([sentence])).per_token[0].numpy()
+        _, final_state = encoder(torch.tensor(inputs)[None])
+        latent = weights[linear + "weight"] @ final_state[0, 0].numpy() + weights[linear + "bias"]
+        initial_hidden = weights[first + "weight"] @ latent + weights[first + "bias"]
+        decoder_inputs = torch.tensor(latent).expand(1, len(sentence) - 1, -1)
+        hidden, _ = decoder(decoder_inputs, torch.tensor(initial_hidden)[None, None])
+        actual = system.log_prob(batch_of([sentence])).per_token[0].numpy()
         np.testing.assert_allclose(system.encode(batch_of([sentence]))[0].numpy(), latent)
-    expected = emitted(weights, hidden[0].numpy(), sentence[1:])
-    np.testing.assert_allclose(found, expected, atol=1e-10)
+    expected = mixture_log_probs(weights, hidden[0].numpy(), sentence[1:])
+    np.testing.assert_allclose(actual, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["gru-autoencoder", "linear-autoencoder"])
-def test_the_decoder_knows_the_sentence_by_its_latent_alone(name: str):
-    """Given another sentence's latent, it says of every place what it says of that sentence."""
+def test_decoder_depends_on_the_latent_alone(name: str):
+    """Given a latent, the predictions do not depend on the tokens decoded so far."""
     system, batch = tiny(name), batch_of([SENTENCES[0]])
     other = batch_of([[2, 7, 7, 7, 5, 3]])
     with torch.no_grad():
@@ -164,7 +170,7 @@ def test_the_decoder_knows_the_sentence_by_its_latent_alone(name: str):
             second = given.advance(second, torch.tensor([another]))
 
 
-def test_reconstruction_moves_with_the_noise_on_the_latent_and_not_without():
+def test_reconstruction_change_grows_with_latent_noise():
     system, batch = tiny("linear-autoencoder"), batch_of(SENTENCES)
     clean = system.log_prob(batch).totals
     still = system.reconstruct(batch)
@@ -172,12 +178,12 @@ def test_reconstruction_moves_with_the_noise_on_the_latent_and_not_without():
     losses = []
     for noise in (0.01, 0.3, 3.0):
         generator = torch.Generator().manual_seed(0)
-        found = system.reconstruct(batch, latent_noise=noise, generator=generator)
-        losses.append((found.totals - clean).abs().sum().item())
+        result = system.reconstruct(batch, latent_noise=noise, generator=generator)
+        losses.append((result.totals - clean).abs().sum().item())
     assert losses[0] < losses[1] < losses[2]
 
 
-def test_a_sentence_that_is_too_long_is_told_in_a_sentence():
+def test_too_long_sentence_is_refused():
     module = system_module("linear-autoencoder")
     system = module.build(module.Config(width=4, latent=4, states=2, length=6), VOCABULARY)
     with pytest.raises(UserError, match=r"at most 6 tokens.*got 8.*length=8"):

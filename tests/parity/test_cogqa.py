@@ -22,7 +22,7 @@ def gelu(x: float) -> float:
     return x * 0.5 * (1 + math.erf(x / math.sqrt(2)))
 
 
-def one_number(rounds: int, heard: float, kept: float) -> GraphNetwork:
+def scalar_network(rounds: int, heard: float, kept: float) -> GraphNetwork:
     network = GraphNetwork(1, rounds=rounds)
     with torch.no_grad():
         network.neighbour_map.weight.fill_(heard)
@@ -30,7 +30,7 @@ def one_number(rounds: int, heard: float, kept: float) -> GraphNetwork:
     return network
 
 
-def test_a_node_hears_the_mean_of_those_before_it():
+def test_graph_update_averages_predecessors():
     """Three nodes of one number, 0 → 2 and 1 → 2, X = (1, 3, 2), W1 = 0.5, W2 = 0.25.
 
     D_22 = 2, so (A D⁻¹)ᵀ has the row (1/2, 1/2, 0) for node 2 and zeros for the others.
@@ -39,15 +39,15 @@ def test_a_node_hears_the_mean_of_those_before_it():
         X' = (σ(0.25), σ(0.75), σ(0.5 + 0.705717)) = (0.149677, 0.580029, 1.068309)
     """
     edges = torch.tensor([[0, 0, 1], [0, 0, 1], [0, 0, 0]])
-    found = one_number(1, 0.5, 0.25)(torch.tensor([[1.0], [3.0], [2.0]]), edges)
+    result = scalar_network(1, 0.5, 0.25)(torch.tensor([[1.0], [3.0], [2.0]]), edges)
     change = gelu((gelu(0.5) + gelu(1.5)) / 2)
     by_hand = [gelu(0.25), gelu(0.75), gelu(0.5 + change)]
     assert by_hand == pytest.approx([0.149677, 0.580029, 1.068309], abs=1e-6)
-    assert found.flatten().tolist() == pytest.approx(by_hand, abs=1e-6)
+    assert result.flatten().tolist() == pytest.approx(by_hand, abs=1e-6)
 
 
 @torch.no_grad()
-def test_two_rounds_are_one_after_another_by_the_same_weights():
+def test_two_graph_rounds_share_weights():
     """A chain 0 → 1 → 2, X = (1, 0, 0): node 2 hears of it in the second round, from node 1.
 
     After one round node 1 is a = σ(Δ) = σ(σ(σ(0.5))) = 0.128897 and node 2 is σ(σ(σ(0))) = 0; after
@@ -55,13 +55,13 @@ def test_two_rounds_are_one_after_another_by_the_same_weights():
     """
     edges = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 0, 0]])
     start = torch.tensor([[1.0], [0.0], [0.0]])
-    once = one_number(1, 0.5, 0.25)(start, edges)
+    once = scalar_network(1, 0.5, 0.25)(start, edges)
     assert once.flatten().tolist()[1:] == pytest.approx([0.128897, 0.0], abs=1e-6)
-    found = one_number(2, 0.5, 0.25)(start, edges)
-    assert float(found[2]) == pytest.approx(0.008820, abs=1e-6)
+    result = scalar_network(2, 0.5, 0.25)(start, edges)
+    assert float(result[2]) == pytest.approx(0.008820, abs=1e-6)
 
 
-def test_the_update_is_the_formula_in_matrices():
+def test_graph_update_equals_matrix_formula():
     """Δ = σ((A D⁻¹)ᵀ σ(X W1)), X' = σ(X W2 + Δ), every node with a predecessor."""
     torch.manual_seed(0)
     network, nodes = GraphNetwork(5, rounds=1), torch.randn(4, 5)
@@ -73,7 +73,7 @@ def test_the_update_is_the_formula_in_matrices():
     torch.testing.assert_close(network(nodes, edges), expected)
 
 
-def test_graphs_side_by_side_do_not_hear_each_other():
+def test_graphs_in_a_batch_are_independent():
     torch.manual_seed(1)
     network, first, second = GraphNetwork(3), torch.randn(2, 3), torch.randn(3, 3)
     edges = torch.tensor([[0, 1], [0, 0]]), torch.tensor([[0, 1, 1], [0, 0, 1], [0, 0, 0]])
@@ -83,7 +83,7 @@ def test_graphs_side_by_side_do_not_hear_each_other():
 
 
 @torch.no_grad()
-def test_a_predictor_is_two_layers():
+def test_node_predictor_by_hand():
     """w2 = (1, -1), W1 = ((1, 0), (0, 1)), b = 0: F(2, 1) = σ(2) - σ(1) = 1.954500 - 0.841345."""
     predictor = NodePredictor(2, 2)
     with torch.no_grad():
@@ -94,54 +94,54 @@ def test_a_predictor_is_two_layers():
     assert float(predictor(torch.tensor([2.0, 1.0]))) == pytest.approx(1.113155, abs=1e-5)
 
 
-def test_pointers_read_out_by_hand():
-    """Seven places; 0 is "nowhere", 3 … 6 the paragraph.
+def test_best_spans_by_hand():
+    """Seven positions; 0 is "nowhere", 3 … 6 the paragraph.
 
-    P_start: 0.2 at place 0, and 0.1, 0.4, 0.05, 0.25 at 3 … 6. The best two starts are 4 and 6,
+    P_start: 0.2 at position 0, and 0.1, 0.4, 0.05, 0.25 at 3 … 6. The best two starts are 4 and 6,
     both above 0.2. Ends of 4 within one token: P_end[4] = 0.1, P_end[5] = 0.3, so (4, 5), though
-    P_end[6] = 0.5 is greater; of 6 only 6 itself. With K = 3 the third, place 3, is below 0.2.
+    P_end[6] = 0.5 is greater; of 6 only 6 itself. With K = 3 the third, position 3, is below 0.2.
     """
     start = torch.tensor([0.2, 0.0, 0.0, 0.1, 0.4, 0.05, 0.25]).log()
     end = torch.tensor([0.05, 0.0, 0.0, 0.05, 0.1, 0.3, 0.5]).log()
     allowed = torch.tensor([False, False, False, True, True, True, True])
     for top in (2, 3):
-        spans = best_spans(start, end, allowed, top=top, longest=1)
+        spans = best_spans(start, end, allowed, top=top, max_length=1)
         assert [(span.first, span.last) for span in spans] == [(4, 5), (6, 6)]
         assert [span.probability for span in spans] == pytest.approx([0.4, 0.25])
-    [single] = best_spans(start, end, allowed, top=1, longest=2)
+    [single] = best_spans(start, end, allowed, top=1, max_length=2)
     assert (single.first, single.last) == (4, 6)
 
 
-def test_nothing_is_found_where_place_0_is_likeliest():
+def test_no_span_when_position_0_is_likeliest():
     start = torch.tensor([0.6, 0.3, 0.1]).log()
     allowed = torch.tensor([False, True, True])
-    assert best_spans(start, start, allowed, top=3, longest=2) == []
+    assert best_spans(start, start, allowed, top=3, max_length=2) == []
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_top_spans_are_those_of_brute_force(seed):
+def test_best_spans_equal_brute_force(seed):
     generator = torch.Generator().manual_seed(seed)
     time, top, longest = 12, 4, 3
     start, end = torch.randn(2, time, generator=generator).log_softmax(1)
     allowed = torch.arange(time) >= 4
-    places = [p for p in range(4, time) if start[p] > start[0]]
+    positions = [p for p in range(4, time) if start[p] > start[0]]
     expected = [
         max(
             (
                 (first, last)
-                for first, last in product([place], range(place, time))
-                if last <= place + longest
+                for first, last in product([position], range(position, time))
+                if last <= position + longest
             ),
             key=lambda span: float(end[span[1]]),
         )
-        for place in sorted(places, key=lambda p: -float(start[p]))[:top]
+        for position in sorted(positions, key=lambda p: -float(start[p]))[:top]
     ]
-    found = best_spans(start, end, allowed, top=top, longest=longest)
-    assert [(span.first, span.last) for span in found] == expected
+    actual = best_spans(start, end, allowed, top=top, max_length=longest)
+    assert [(span.first, span.last) for span in actual] == expected
 
 
-def test_k_hops_are_each_right_by_one_in_k():
-    """Uniform over place 0 and three places of the paragraph: each log P is -log 4.
+def test_pointer_loss_of_two_hops_by_hand():
+    """Uniform over position 0 and three positions of the paragraph: each log P is -log 4.
 
     Two hops (5, 5) and (6, 7), no answer: S_hop at 5 and 6, E_hop at 5 and 7, answers at 0; each of
     the four cross-entropies is log 4.
@@ -150,18 +150,18 @@ def test_k_hops_are_each_right_by_one_in_k():
     assert labels == [[5, 6], [5, 7], [0], [0]]
     allowed = torch.tensor([[False] * 5 + [True] * 3])
     log_probs = pointer_log_probs(torch.zeros(1, 8, 4), allowed)
-    found = pointer_loss(log_probs, label_tensor([labels]))
-    assert float(found.total) == pytest.approx(4 * math.log(4))
-    assert float(found.count) == 1
+    result = pointer_loss(log_probs, label_tensor([labels]))
+    assert float(result.total) == pytest.approx(4 * math.log(4))
+    assert float(result.count) == 1
 
 
-def test_the_loss_of_hops_is_the_mean_over_them():
-    """P_start = 1/2, 1/4, 1/4 at places 0, 1, 2 and hops that start at 1 and 2: -log 1/4.
+def test_pointer_loss_averages_over_hops():
+    """P_start = 1/2, 1/4, 1/4 at positions 0, 1, 2 and hops that start at 1 and 2: -log 1/4.
 
-    And where the first place has 1/4 and the second 1/8: -(log 1/4 + log 1/8)/2 = 2.5 log 2.
+    And where the first position has 1/4 and the second 1/8: -(log 1/4 + log 1/8)/2 = 2.5 log 2.
     """
     probabilities = torch.tensor([0.625, 0.25, 0.125])
     log_probs = probabilities.log()[None, :, None].expand(1, 3, 4)
     labels = label_tensor([[[1, 2], [], [], []]])
-    found = pointer_loss(log_probs, labels)
-    assert float(found.total) == pytest.approx(2.5 * math.log(2))
+    result = pointer_loss(log_probs, labels)
+    assert float(result.total) == pytest.approx(2.5 * math.log(2))

@@ -32,30 +32,30 @@ def build(**settings) -> DualEncoder:
     return module.build(module.Config(**words | settings), VOCABULARY).eval()
 
 
-def test_a_softmax_over_two_documents_by_hand():
+def test_in_batch_softmax_by_hand():
     """Scores 1 and 0, 0 and 2: log(e / (e + 1)) and log(e² / (e² + 1))."""
     scores = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    found = in_batch_log_probs(scores, torch.eye(2, dtype=torch.bool)).diagonal().tolist()
+    actual = in_batch_log_probs(scores, torch.eye(2, dtype=torch.bool)).diagonal().tolist()
     expected = [math.log(math.e / (math.e + 1)), math.log(math.e**2 / (math.e**2 + 1))]
-    assert found == pytest.approx(expected)
+    assert actual == pytest.approx(expected)
 
 
-def test_a_document_is_no_wrong_answer_where_it_has_the_same_words():
+def test_identical_documents_are_no_negatives():
     """Of three documents the first and the last are one: each question chooses between two."""
     same = torch.tensor([[True, False, True], [False, True, False], [True, False, True]])
-    found = in_batch_log_probs(torch.zeros(3, 3), same)
-    assert found.diagonal().tolist() == pytest.approx([-math.log(2), -math.log(3), -math.log(2)])
-    assert found[0, 2] == -torch.inf
+    result = in_batch_log_probs(torch.zeros(3, 3), same)
+    assert result.diagonal().tolist() == pytest.approx([-math.log(2), -math.log(3), -math.log(2)])
+    assert result[0, 2] == -torch.inf
 
 
-def test_texts_are_the_same_by_their_tokens_whatever_their_padding():
+def test_equal_rows_ignores_padding():
     first, second = rows([5, 6], [5]), rows([5], [5, 6], [5, 6, 6])
     assert equal_rows(first, second).tolist() == [[False, True, False], [True, False, False]]
 
 
 @pytest.mark.parametrize("shared", ["all", "tokens", "nothing"])
 @pytest.mark.parametrize("pooling", ["first", "mean"])
-def test_the_loss_is_that_of_loops_over_single_pairs(shared: str, pooling: str):
+def test_loss_equals_loops_over_pairs(shared: str, pooling: str):
     system = build(shared_encoders=shared, pooling=pooling)
     questions = [[5], [6, 7, 5], [8, 8]]
     documents = [[5, 5, 6], [7], [7, 8]]
@@ -71,19 +71,19 @@ def test_the_loss_is_that_of_loops_over_single_pairs(shared: str, pooling: str):
     assert loss.count.item() == 3
 
 
-def test_a_hard_negative_is_what_bm25_finds_beside_the_right_document():
-    """Against `bm25s`, which counts the same documents in its own way."""
+def test_hard_negatives_equal_bm25s_top_results():
+    """Against `bm25s`, an independent implementation, on the same documents."""
     bm25s = pytest.importorskip("bm25s")
     generator = torch.Generator().manual_seed(0)
     draw = partial(torch.randint, 5, 60, generator=generator)
     documents = [draw((int(n),)).tolist() for n in torch.randint(3, 12, (80,), generator=generator)]
     questions = [draw((5,)).tolist() for _ in range(20)]
-    found = BM25Negatives(Vocabulary(size=60), count=2)
-    found.setup_documents([[START, *each, END] for each in [*documents, documents[0]]])
+    result = BM25Negatives(Vocabulary(size=60), count=2)
+    result.setup_documents([[START, *each, END] for each in [*documents, documents[0]]])
     own = list(range(20))
     theirs = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
     theirs.index([[str(token) for token in each] for each in documents], show_progress=False)
-    ours = found.find(rows(*questions), rows(*(documents[n] for n in own)))
+    ours = result.find(rows(*questions), rows(*(documents[n] for n in own)))
     for row, question in enumerate(questions):
         known = [str(t) for t in question if str(t) in theirs.vocab_dict]
         scores = theirs.get_scores(known)
@@ -95,20 +95,20 @@ def test_a_hard_negative_is_what_bm25_finds_beside_the_right_document():
         assert scores[numbers] == pytest.approx(sorted(scores)[:-3:-1], rel=1e-5)
 
 
-def test_hard_negatives_are_set_against_every_question():
+def test_hard_negatives_are_shared_across_the_batch():
     """Five documents by loops: those of three questions, and the wrong ones of the first two."""
     questions, documents = [[5], [6, 7, 5], [8, 8]], [[5, 5, 6], [7], [7, 8]]
     batch = rows(*documents, condition=rows(*questions))
     wrong = [[8, 5], [6, 6]]
 
-    class Told:
-        def meet(self, documents: list) -> None: ...
+    class FixedNegatives:
+        def setup_documents(self, documents: list) -> None: ...
 
         def find(self, questions: Batch, own: Batch) -> Batch:
             return rows(*wrong, documents[2])
 
     system = build()
-    system.negatives = Told()
+    system.negatives = FixedNegatives()
     with torch.no_grad():
         total = 0.0
         for i, question in enumerate(questions):
@@ -135,7 +135,7 @@ def test_hard_negatives_come_from_the_training_split():
     assert system.loss(batch)[0].total.item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_encoders_share_what_they_are_told_to():
+def test_shared_encoders_reduce_the_parameter_count():
     sizes = {
         shared: build(shared_encoders=shared).parameter_count
         for shared in ("all", "tokens", "nothing")
@@ -145,8 +145,8 @@ def test_encoders_share_what_they_are_told_to():
     assert sizes["all"] < sizes["tokens"]
 
 
-def test_a_score_is_a_choice_among_documents_of_the_training_split():
-    """Three were kept; the text's own score against theirs, over the mean: no batch counts."""
+def test_score_is_normalised_over_training_documents():
+    """Three stored documents; the score is normalised over them and the text, not the batch."""
     system = build()
     kept = [[5, 6], [7], [8, 5, 5]]
     flat = torch.tensor([i for text in kept for i in (START, *text, END)]).numpy()
@@ -156,13 +156,13 @@ def test_a_score_is_a_choice_among_documents_of_the_training_split():
     with torch.no_grad():
         q = system.encode_queries(rows([5]))[0]
         own, *others = (float(q @ system.encode(rows(text))[0]) for text in ([6, 6], *kept))
-        found = system.log_prob(batch)
+        result = system.log_prob(batch)
     every = [math.exp(score) for score in (own, *others)]
-    assert found.totals.item() == pytest.approx(own - math.log(sum(every) / len(every)), abs=1e-5)
-    assert found.kind == "unnormalised"
+    assert result.totals.item() == pytest.approx(own - math.log(sum(every) / len(every)), abs=1e-5)
+    assert result.kind == "unnormalised"
 
 
-def test_a_question_and_what_is_left_are_the_text():
+def test_inverse_cloze_question_and_document_form_the_text():
     cloze = InverseClozeTask(vocabulary=VOCABULARY, keep_rate=0.0)
     texts = [[5, 6, 7, 8, 5, 5, 7], [6, 8], [5], [7, 7, 8]] * 20
     batch, seen = rows(*texts), set()
@@ -178,15 +178,15 @@ def test_a_question_and_what_is_left_are_the_text():
     assert len({question for row, question in seen if row == 0}) > 5
 
 
-def test_a_question_may_stay_in_its_document():
+def test_inverse_cloze_may_keep_the_question():
     batch = rows([5, 6, 7, 8], [6])
     cut = InverseClozeTask(vocabulary=VOCABULARY, keep_rate=1.0).sample(batch)
     assert torch.equal(cut.documents.tokens, batch.tokens)
     assert torch.equal(cut.documents.lengths, batch.lengths)
 
 
-def test_all_cuts_of_half_a_text():
-    """Of five tokens two are cut out, in four places; of one token the token, and of none none."""
+def test_inverse_cloze_enumerates_all_cuts():
+    """Two of five tokens are cut out, at four positions; of one token that one, of none none."""
     batch = rows([5, 6, 7, 8, 5], [6], [])
     cuts = list(InverseClozeTask(vocabulary=VOCABULARY).every(batch))
     assert [real.tolist() for real, _ in cuts] == [[True, True, True]] + [[True, False, False]] * 3

@@ -13,6 +13,7 @@ from torch import nn
 
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
+from lmlab.core.entity_memory import ENTITY_LOG_PROBS, MENTION_SPANS, MENTION_TAGS
 from lmlab.core.entity_mentions import (
     BEGIN,
     INSIDE,
@@ -22,7 +23,6 @@ from lmlab.core.entity_mentions import (
     spans_from_bio_tags,
 )
 from lmlab.core.errors import UserError
-from lmlab.core.hidden_memory import ENTITY_LOG_PROBS, MENTION_SPANS, MENTION_TAGS
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.knowledge_base import Entity, KnowledgeBase
@@ -30,26 +30,26 @@ from lmlab.knowledge.memory_layers import EntityMemory, top_k_softmax
 from lmlab.scoring.entity_linking import link_entities
 from lmlab.zoo import eae
 
-WIDTH, SIZE, ENTITIES_KNOWN = 4, 3, 5
+WIDTH, SIZE, ENTITY_COUNT = 4, 3, 5
 VOCABULARY = Vocabulary(size=12)
-KNOWLEDGE = KnowledgeBase(entities=tuple(Entity(name=f"e{n}") for n in range(ENTITIES_KNOWN)))
+KNOWLEDGE = KnowledgeBase(entities=tuple(Entity(name=f"e{n}") for n in range(ENTITY_COUNT)))
 
 
 def make_memory(nearest: int = 100) -> EntityMemory:
     torch.manual_seed(3)
-    entities = nn.Embedding(ENTITIES_KNOWN, SIZE)
-    return EntityMemory(entities, WIDTH, norm=nn.LayerNorm(WIDTH), nearest=nearest)
+    entities = nn.Embedding(ENTITY_COUNT, SIZE)
+    return EntityMemory(entities, WIDTH, norm=nn.LayerNorm(WIDTH), top_k=nearest)
 
 
-def make_view(told: list[list[int]] | None) -> View:
-    spans = None if told is None else annotated_spans(torch.tensor(told))
+def make_view(entity_ids: list[list[int]] | None) -> View:
+    spans = None if entity_ids is None else annotated_spans(torch.tensor(entity_ids))
     inputs = torch.full((2, 5), 7)
     return View(inputs=inputs, lengths=torch.tensor([5, 4]), attention_mask=FullMask(), spans=spans)
 
 
-TOLD = [[-1, 2, 2, -1, 0], [-1, -1, 4, -1, -1]]
-MENTIONS_TOLD = [(0, 1, 2), (0, 4, 4), (1, 2, 2)]
-"""Row, first and last place of what TOLD tells."""
+ANNOTATED = [[-1, 2, 2, -1, 0], [-1, -1, 4, -1, -1]]
+ANNOTATED_MENTIONS = [(0, 1, 2), (0, 4, 4), (1, 2, 2)]
+"""Row, first and last position of each mention in ANNOTATED."""
 
 
 def by_loops(memory: EntityMemory, values: np.ndarray, nearest: int) -> np.ndarray:
@@ -58,9 +58,9 @@ def by_loops(memory: EntityMemory, values: np.ndarray, nearest: int) -> np.ndarr
     ask = memory.ask.weight.detach().double().numpy()
     tell = memory.tell.weight.detach().double().numpy()
     added = np.zeros_like(values)
-    for row, first, last in MENTIONS_TOLD:
-        asked = ask @ np.concatenate([values[row, first], values[row, last]])
-        scores = [float(entity @ asked) for entity in entities]
+    for row, first, last in ANNOTATED_MENTIONS:
+        query = ask @ np.concatenate([values[row, first], values[row, last]])
+        scores = [float(entity @ query) for entity in entities]
         best = sorted(range(len(scores)), key=lambda j: -scores[j])[:nearest]
         mass = sum(np.exp(scores[j]) for j in best)
         mixed = sum(np.exp(scores[j]) / mass * entities[j] for j in best)
@@ -70,33 +70,33 @@ def by_loops(memory: EntityMemory, values: np.ndarray, nearest: int) -> np.ndarr
 
 @torch.no_grad()
 @pytest.mark.parametrize(("training", "nearest"), [(True, 2), (False, 2), (False, 5), (False, 1)])
-def test_the_memory_is_its_formula(training: bool, nearest: int):
+def test_entity_memory_equals_its_formula(training: bool, nearest: int):
     """All entities in training, in use the nearest; LayerNorm over what was added."""
     memory = make_memory(nearest).train(training)
     values = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(1))
-    found = memory(values, make_view(TOLD))
-    added = by_loops(memory, values.double().numpy(), ENTITIES_KNOWN if training else nearest)
+    actual = memory(values, make_view(ANNOTATED))
+    added = by_loops(memory, values.double().numpy(), ENTITY_COUNT if training else nearest)
     whole = values.double().numpy() + added
     centred = whole - whole.mean(-1, keepdims=True)
     expected = centred / np.sqrt((whole**2).mean(-1) - whole.mean(-1) ** 2 + 1e-5)[..., None]
-    np.testing.assert_allclose(found.values.double().numpy(), expected, atol=1e-5)
-    assert found.outputs[MENTION_SPANS].tolist() == [list(each) for each in MENTIONS_TOLD]
-    torch.testing.assert_close(found.outputs[ENTITY_LOG_PROBS].exp().sum(-1), torch.ones(3))
+    np.testing.assert_allclose(actual.values.double().numpy(), expected, atol=1e-5)
+    assert actual.outputs[MENTION_SPANS].tolist() == [list(each) for each in ANNOTATED_MENTIONS]
+    torch.testing.assert_close(actual.outputs[ENTITY_LOG_PROBS].exp().sum(-1), torch.ones(3))
 
 
 @torch.no_grad()
-def test_it_changes_nothing_but_the_starts_of_mentions():
-    """With the norm left out, X² is zero off the starts; 004's "others: x" would double X¹."""
+def test_memory_changes_only_mention_starts():
+    """With the norm left out, X² is zero off the starts (adding x there would double X¹)."""
     memory = make_memory().train()
     memory.norm = nn.Identity()
     values = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(1))
-    added = memory(values, make_view(TOLD)).values - values
-    changed = {(row, place) for row, place in (added.abs().sum(-1) > 1e-7).nonzero().tolist()}
-    assert changed == {(row, first) for row, first, _ in MENTIONS_TOLD}
+    added = memory(values, make_view(ANNOTATED)).values - values
+    changed = {(row, position) for row, position in (added.abs().sum(-1) > 1e-7).nonzero().tolist()}
+    assert changed == {(row, first) for row, first, _ in ANNOTATED_MENTIONS}
 
 
 @torch.no_grad()
-def test_the_nearest_of_all_are_all():
+def test_top_k_of_all_entities_equals_full_softmax():
     scores = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     assert torch.equal(top_k_softmax(scores, 6), top_k_softmax(scores, None))
     two = top_k_softmax(scores, 2)
@@ -104,15 +104,15 @@ def test_the_nearest_of_all_are_all():
     torch.testing.assert_close(two.sum(-1), torch.ones(4))
 
 
-def test_every_entity_learns_from_every_mention():
+def test_every_entity_gets_a_gradient():
     memory = make_memory().train()
     values = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(1))
-    memory(values, make_view(TOLD)).values.pow(3).sum().backward()
+    memory(values, make_view(ANNOTATED)).values.pow(3).sum().backward()
     gradient = memory.entities.weight.grad
     assert gradient is not None and (gradient.abs().sum(-1) > 0).all()
 
 
-def test_tags_worked_by_hand():
+def test_bio_tags_by_hand():
     """O B I B O I I   →  [1, 2], [3, 3], and, since nothing began it, [5, 6]."""
     tags = torch.tensor([[OUTSIDE, BEGIN, INSIDE, BEGIN, OUTSIDE, INSIDE, INSIDE]])
     spans = spans_from_bio_tags(tags)
@@ -124,18 +124,20 @@ def test_tags_worked_by_hand():
 
 
 @torch.no_grad()
-def test_mentions_are_detected_where_none_are_told_and_never_in_padding():
+def test_mentions_detected_without_annotation_outside_padding():
     memory = make_memory().eval()
     memory.tagging.weight.zero_()
-    memory.tagging.bias.copy_(torch.tensor([0.0, 1.0, 0.0]))  # every place begins one
-    found = memory(torch.randn(2, 5, WIDTH), make_view(None))
-    places = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3)]
-    assert found.outputs[MENTION_SPANS].tolist() == [[row, place, place] for row, place in places]
-    assert found.spans is not None and len(found.spans) == 7
+    memory.tagging.bias.copy_(torch.tensor([0.0, 1.0, 0.0]))  # every position begins a mention
+    result = memory(torch.randn(2, 5, WIDTH), make_view(None))
+    positions = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3)]
+    assert result.outputs[MENTION_SPANS].tolist() == [
+        [row, position, position] for row, position in positions
+    ]
+    assert result.spans is not None and len(result.spans) == 7
 
 
 class Words:
-    """A tokeniser of words w5 to w11 that are their own ids."""
+    """A tokenizer of words w5 to w11 that are their own ids."""
 
     kind = "word"
 
@@ -150,7 +152,7 @@ class Words:
 
 @torch.no_grad()
 @pytest.mark.parametrize("tag", [BEGIN, INSIDE])
-def test_special_tokens_are_no_part_of_a_detected_mention(tag: int):
+def test_detected_mentions_exclude_special_tokens(tag: int):
     """Where every position is tagged, the start and end tokens stay outside: link and ask."""
     system = make_system().eval()
     tagging = system.backbone.memories[str(system.memory)].tagging
@@ -160,7 +162,7 @@ def test_special_tokens_are_no_part_of_a_detected_mention(tag: int):
     spans = [(each.start, each.end) for each in linked.mentions]
     assert spans == ([(0, 2), (3, 5), (6, 8)] if tag == BEGIN else [(0, 8)])
     system.setup_tokenizer(Words())
-    # The masked mention is the answer; evidence are the mentions detected beside it: one word.
+    # The masked mention is the answer; evidence are the other mentions that are detected: one word.
     [[answer]] = system.ask(["w5 [MASK]"])
     assert len(answer.evidence) == (1 if tag == BEGIN else 0)
 
@@ -170,15 +172,15 @@ def make_system(**settings):
     return eae.build(replace(eae.SIZES["tiny"], **settings), VOCABULARY, knowledge=KNOWLEDGE)
 
 
-def told_batch() -> Batch:
+def annotated_batch() -> Batch:
     rows = [[2, 5, 6, 7, 8, 9, 3], [2, 9, 8, 7, 6, 3]]
     entities = [[-1, -1, 1, 1, -1, 3, -1], [-1, 0, 0, -1, 2, -1, -1]]
     return replace(Batch.collate(rows, pad=0), entities=torch.tensor(entities))
 
 
-def test_mentions_are_hidden_whole_and_always_behind_the_mask():
-    """One fifth of 4 mentions, 600 times over; what else is hidden may also stay or be swapped."""
-    objective, batch = make_system().objective, told_batch()
+def test_mentions_are_masked_whole_by_the_mask_token():
+    """One fifth of 4 mentions, 600 times over; other masked tokens may be kept or replaced."""
+    objective, batch = make_system().objective, annotated_batch()
     spans, hidden, draws = annotated_spans(batch.entities), 0, 600
     for seed in range(draws):
         view = objective.view(batch, generator=torch.Generator().manual_seed(seed))
@@ -190,25 +192,25 @@ def test_mentions_are_hidden_whole_and_always_behind_the_mask():
             if chosen[row, first]:
                 hidden += 1
                 assert (view.inputs[row, here] == VOCABULARY.mask).all()
-    # 0.2 each, and once in a while one because nothing else was hidden in its row.
+    # 0.2 each, and once in a while one because nothing else was masked in its row.
     assert 0.2 < hidden / (4 * draws) < 0.33
 
 
-def test_the_loss_is_the_sum_of_its_parts_by_hand():
-    """Each part from what the memories found, in loops over places and mentions."""
-    system, batch = make_system(), told_batch()
+def test_loss_parts_by_hand():
+    """Each part from the outputs of the memories, in loops over positions and mentions."""
+    system, batch = make_system(), annotated_batch()
     generator = torch.Generator().manual_seed(4)
     loss, _ = system.loss(batch, generator=generator)
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(4))
-    found = system.hidden(view).memory_outputs
+    actual = system.hidden(view).memory_outputs
     tags, expected = bio_tags(view.spans, *batch.tokens.shape), dict.fromkeys(loss.parts, 0.0)
     for row, length in enumerate(batch.lengths.tolist()):
-        for place in range(length):
-            tag = found[1][MENTION_TAGS][row, place, tags[row, place]].detach()
+        for position in range(length):
+            tag = actual[1][MENTION_TAGS][row, position, tags[row, position]].detach()
             expected["mentions"] -= 0.15 * float(tag)
     for mention, entity in enumerate(view.spans.entities.tolist()):
-        expected["linking"] -= float(found[1][ENTITY_LOG_PROBS][mention, entity].detach())
-        expected["prediction"] -= float(found[2][ENTITY_LOG_PROBS][mention, entity].detach())
+        expected["linking"] -= float(actual[1][ENTITY_LOG_PROBS][mention, entity].detach())
+        expected["prediction"] -= float(actual[2][ENTITY_LOG_PROBS][mention, entity].detach())
     expected["masked"] = float(-system.target_log_probs(view).log_probs.sum().detach())
     for name, part in loss.parts.items():
         assert part.total.item() == pytest.approx(expected[name], rel=1e-5), name
@@ -216,8 +218,8 @@ def test_the_loss_is_the_sum_of_its_parts_by_hand():
     assert loss.parts["linking"].count == 4 and loss.parts["mentions"].count == 13
 
 
-def test_a_mention_of_nobody_knows_whom_is_not_linked():
-    system, batch = make_system(), told_batch()
+def test_mention_without_entity_adds_no_linking_loss():
+    system, batch = make_system(), annotated_batch()
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(4))
     unknown = replace(view.spans, entities=torch.tensor([1, -1, 0, 2]))
     hidden = system.hidden(replace(view, spans=unknown))
@@ -227,13 +229,13 @@ def test_a_mention_of_nobody_knows_whom_is_not_linked():
     assert parts["linking"].count == 3 and parts["mentions"].count == 13
 
 
-def test_where_nothing_is_told_only_words_are_learnt():
-    batch = replace(told_batch(), entities=None)
+def test_only_masked_loss_without_annotations():
+    batch = replace(annotated_batch(), entities=None)
     loss, _ = make_system().loss(batch, generator=torch.Generator().manual_seed(0))
     assert set(loss.parts) == {"masked"}
 
 
-def test_the_memory_stands_after_a_third_of_the_layers():
+def test_memory_layer_is_after_a_third_of_the_layers():
     assert eae.SIZES["base"].memory_layer == 4 and eae.SIZES["base"].layers == 12
     assert eae.SIZES["small"].memory_layer == 2 and eae.SIZES["small"].layers == 6
     with pytest.raises(UserError, match="memory_after must be below"):

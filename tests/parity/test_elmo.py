@@ -16,7 +16,7 @@ from lmlab.models.finetuned import add_task_head
 from lmlab.objectives.bidirectional_lm import reverse_sequences
 from lmlab.tasks.classification import Classification
 from lmlab.tasks.tagging import Tagging
-from lmlab.training.run_folder import build_system
+from lmlab.training.system_building import build_system
 
 VOCABULARY = Vocabulary(size=9)
 START, END, WIDTH = 2, 3, 5
@@ -42,7 +42,7 @@ def build(**settings) -> ELMo:
     return system
 
 
-def plain(system: ELMo, cells: nn.Module):
+def lstm_of_direction(system: ELMo, cells: nn.Module):
     """Our `lstm` with the words and the softmax of ELMo, and the cells of one direction."""
     config = {"width": WIDTH, "dropout": 0.0, "layers": 2}
     model = build_system("lstm", config, VOCABULARY, seed=2).eval()
@@ -53,22 +53,22 @@ def plain(system: ELMo, cells: nn.Module):
 
 
 @torch.no_grad()
-def test_each_direction_is_a_language_model_by_itself():
+def test_each_direction_equals_its_language_model():
     system = build()
-    forwards = plain(system, system.backbone.cells)
-    found = system.log_prob(batch_of(ROWS))
-    assert found.kind == "exact"
+    forwards = lstm_of_direction(system, system.backbone.cells)
+    result = system.log_prob(batch_of(ROWS))
+    assert result.kind == "exact"
     # An lstm sums its logits up in blocks: the same numbers, but for the order of their sums.
     nearly = partial(torch.testing.assert_close, rtol=0, atol=1e-6)
-    nearly(found.per_token, forwards.log_prob(batch_of(ROWS)).per_token)
-    backwards = plain(system, system.objective.backward.cells)
-    turned = system.objective.backward_log_prob(system, batch_of(ROWS)).per_token
-    nearly(turned, backwards.log_prob(batch_of(BACKWARDS)).per_token)
-    assert not torch.allclose(turned, found.per_token)
+    nearly(result.per_token, forwards.log_prob(batch_of(ROWS)).per_token)
+    backwards = lstm_of_direction(system, system.objective.backward.cells)
+    reversed_log_probs = system.objective.backward_log_prob(system, batch_of(ROWS)).per_token
+    nearly(reversed_log_probs, backwards.log_prob(batch_of(BACKWARDS)).per_token)
+    assert not torch.allclose(reversed_log_probs, result.per_token)
 
 
 @torch.no_grad()
-def test_its_loss_is_that_of_both_for_each_prediction():
+def test_loss_sums_both_directions():
     system = build()
     loss, _ = system.loss(batch_of(ROWS))
     forward = -system.log_prob(batch_of(ROWS)).totals.sum()
@@ -79,7 +79,7 @@ def test_its_loss_is_that_of_both_for_each_prediction():
 
 
 @torch.no_grad()
-def test_backwards_too_all_texts_sum_to_one():
+def test_backward_probabilities_sum_to_one():
     """Complete texts of up to four tokens and unfinished ones of four: reversing is one to one."""
     system = build()
     inner = [1, 5, 6, 7, 8]
@@ -93,7 +93,7 @@ def test_backwards_too_all_texts_sum_to_one():
 
 
 @torch.no_grad()
-def test_layers_are_those_of_torchs_lstms():
+def test_layers_equal_torch_lstms():
     """The forward half runs over s_0 … s_t, the backward half over </s> as start, s_n … s_t."""
     system, (row,) = build(), [ROWS[0]]
     expected = {}
@@ -108,28 +108,28 @@ def test_layers_are_those_of_torchs_lstms():
         expected[name] = reference(system.backbone.embedding(tokens))[0][0]
     top = system.encode_layers(batch_of(ROWS))[-1][0]
     torch.testing.assert_close(top[: len(row), :WIDTH], expected["forward"])
-    # Place t of n + 2 is read backwards as number n + 1 - t: the order turned round.
+    # Position t of n + 2 is position n + 1 - t of the backward model: the order is reversed.
     torch.testing.assert_close(top[: len(row), WIDTH:], expected["backward"].flip(0))
 
 
 @torch.no_grad()
-def test_no_half_changes_by_what_stands_on_its_other_side():
+def test_each_direction_sees_only_its_own_side():
     system = build()
     before = system.encode_layers(batch_of([ROWS[0]]))
     words = system.backbone.embedding(torch.tensor([ROWS[0]]))
     torch.testing.assert_close(before[0], torch.cat([words, words], -1))
-    for place in range(1, len(ROWS[0]) - 1):
+    for position in range(1, len(ROWS[0]) - 1):
         changed = list(ROWS[0])
-        changed[place] = 5 if changed[place] != 5 else 8
+        changed[position] = 5 if changed[position] != 5 else 8
         after = system.encode_layers(batch_of([changed]))
         for old, new in zip(before[1:], after[1:], strict=True):
             moved = (old != new).view(-1, 2, WIDTH).any(-1)
-            assert moved[:, 0].tolist() == [t >= place for t in range(len(changed))]
-            assert moved[:, 1].tolist() == [t <= place for t in range(len(changed))]
+            assert moved[:, 0].tolist() == [t >= position for t in range(len(changed))]
+            assert moved[:, 1].tolist() == [t <= position for t in range(len(changed))]
 
 
 @torch.no_grad()
-def test_vectors_are_the_word_beside_the_mix_of_all_layers():
+def test_vectors_concatenate_word_and_scalar_mix():
     """γ Σ softmax(w)_j h_j with w = (0, log 2, log 5) and γ = 3: shares 1/8, 2/8, 5/8."""
     system = build()
     assert isinstance(system.mix, ScalarMix)
@@ -145,25 +145,25 @@ def test_vectors_are_the_word_beside_the_mix_of_all_layers():
     alone = torch.cat([system.encode(batch_of([row])) for row in ROWS])
     torch.testing.assert_close(system.encode(batch), alone)
     torch.testing.assert_close(alone[1], vectors[1, :3].mean(0))
-    # 002's: the last layers beside the word, and nothing to mix.
+    # mix="last": the last layers concatenated to the word, without a mix.
     last = build(mix="last")
     torch.testing.assert_close(
         last.encode_tokens(batch)[..., WIDTH:], last.encode_layers(batch)[-1]
     )
 
 
-def test_reversing_twice_gives_the_text_back():
+def test_reversing_twice_restores_the_text():
     batch = batch_of([*ROWS, [START, 5, 6, 7], [START], [START, END]])
-    turned = reverse_sequences(batch, END)
-    assert turned.tokens[0, :7].tolist() == [START, 6, 8, 7, 6, 5, END]
-    assert turned.tokens[3, :4].tolist() == [START, 7, 6, 5]
-    assert torch.equal(reverse_sequences(turned, END).tokens, batch.tokens)
+    reversed_log_probs = reverse_sequences(batch, END)
+    assert reversed_log_probs.tokens[0, :7].tolist() == [START, 6, 8, 7, 6, 5, END]
+    assert reversed_log_probs.tokens[3, :4].tolist() == [START, 7, 6, 5]
+    assert torch.equal(reverse_sequences(reversed_log_probs, END).tokens, batch.tokens)
 
 
 @pytest.mark.parametrize(
     "task", [Classification(("a", "b")), Tagging(("a", "b"))], ids=["classify", "tag"]
 )
-def test_a_task_learns_the_mix_on_frozen_layers(task):
+def test_task_trains_the_mix_on_frozen_layers(task):
     """While the language models train the mix rests; on frozen layers it is all that moves."""
     system = build()
     assert [name for name, p in system.named_parameters() if not p.requires_grad] == [

@@ -75,8 +75,8 @@ def by_mixture(emission, h: Vector) -> Vector:
     e, v = raw(emission, "states.weight"), raw(emission, "states.vectors")
     total = [0.0] * len(PREDICTED)
     for weight, vector in zip(softmax(linear(emission, "choose", h)), v, strict=True):
-        for place, p in enumerate(softmax([dot(e[k], vector) for k in PREDICTED])):
-            total[place] += weight * p
+        for position, p in enumerate(softmax([dot(e[k], vector) for k in PREDICTED])):
+            total[position] += weight * p
     return total
 
 
@@ -86,8 +86,8 @@ def by_sphere_mixture(emission, h: Vector) -> Vector:
     total = [0.0] * len(PREDICTED)
     for z, weight in enumerate(softmax(linear(emission, "choose", h))):
         scores = [scales[z] * dot(unit(e[k]), unit(v[z])) for k in PREDICTED]
-        for place, p in enumerate(softmax(scores)):
-            total[place] += weight * p
+        for position, p in enumerate(softmax(scores)):
+            total[position] += weight * p
     return total
 
 
@@ -97,8 +97,8 @@ def by_mixture_of_softmaxes(emission, h: Vector) -> Vector:
     total = [0.0] * len(PREDICTED)
     for m, weight in enumerate(softmax(linear(emission, "choose", h))):
         view = views[m * WIDTH : (m + 1) * WIDTH]
-        for place, p in enumerate(softmax([dot(e[k], view) + b[k] for k in PREDICTED])):
-            total[place] += weight * p
+        for position, p in enumerate(softmax([dot(e[k], view) + b[k] for k in PREDICTED])):
+            total[position] += weight * p
     return total
 
 
@@ -136,12 +136,12 @@ FORMULAS = {
 }
 
 
-def test_every_emission_has_its_formula_here():
+def test_every_emission_has_a_reference_formula():
     assert tuple(FORMULAS) == EMISSIONS
 
 
 @pytest.mark.parametrize("name", EMISSIONS)
-def test_distribution_is_its_formula_and_sums_to_one(name):
+def test_distribution_equals_formula_and_sums_to_one(name):
     emission, hidden = make(name), some_hidden()
     log_probs = emission.log_probs(hidden)
     assert log_probs.exp().sum(-1).tolist() == pytest.approx([1.0] * 4, abs=1e-6)
@@ -154,7 +154,7 @@ def test_distribution_is_its_formula_and_sums_to_one(name):
 
 
 @pytest.mark.parametrize("name", EMISSIONS)
-def test_log_prob_of_targets_is_the_whole_distribution_gathered(name):
+def test_target_log_prob_equals_gathered_log_probs(name):
     """Values, gradients, pairs; and every parameter gets a gradient."""
     emission = make(name)
     hidden, targets = some_hidden().requires_grad_(), torch.tensor([3, 5, 11, 5])
@@ -167,10 +167,10 @@ def test_log_prob_of_targets_is_the_whole_distribution_gathered(name):
         torch.testing.assert_close(fast, clear, atol=1e-5, rtol=1e-4)
         assert fast.abs().sum() > 0
     sources = some_hidden(6).view(2, 3, WIDTH)
-    asked = torch.tensor([[3, 5], [11, 1]])
-    pairs = emission.log_prob_by_source(sources, asked)
+    pair_targets = torch.tensor([[3, 5], [11, 1]])
+    pairs = emission.log_prob_by_source(sources, pair_targets)
     expected = emission.log_probs(sources)[:, None].expand(-1, 2, -1, -1)
-    expected = expected.gather(3, asked[..., None, None].expand(-1, -1, 3, 1)).squeeze(3)
+    expected = expected.gather(3, pair_targets[..., None, None].expand(-1, -1, 3, 1)).squeeze(3)
     torch.testing.assert_close(pairs, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -204,12 +204,12 @@ def test_rank_of_a_softmax_is_bounded_by_the_width():
 
 
 @pytest.mark.parametrize("name", ["mixture-of-softmaxes", "hamming", "hamming-min", "mixture"])
-def test_rank_exceeds_what_a_softmax_can_have(name):
-    """001, Yang et al. 2018: the bottleneck is lifted. 40 tokens allow a rank of 40."""
+def test_rank_exceeds_the_softmax_bottleneck(name):
+    """Yang et al. 2018: the softmax bottleneck is lifted. 40 tokens allow a rank of 40."""
     assert numerical_rank(name, 6) == 40
 
 
-def test_hamming_counts_by_hand():
+def test_hamming_emission_by_hand():
     """Two parts of one number, β = 3: h = (ln 3, 0) agrees ¾ and ½ with e = (1, 1)."""
     emission = Hamming(2, 2, Vocabulary(size=6))
     with torch.no_grad():
@@ -222,11 +222,11 @@ def test_hamming_counts_by_hand():
     assert got[[1, 3, 5]].tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_width_that_can_not_be_cut_is_told():
+def test_indivisible_width_is_refused():
     with pytest.raises(UserError, match="parts must divide the width 6 and be at most 255, got 4"):
         Hamming(6, 4, VOCABULARY)
 
 
-def test_an_unknown_emission_is_told():
+def test_unknown_emission_is_refused():
     with pytest.raises(UserError, match="did you mean 'softmax'"):
         build_emission("softmx", 4, VOCABULARY, tied=None, states=2, dropout=0.0)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""FaE: the memory of facts against loops, and facts put in and edited that are answered at once."""
+"""FaE: the fact memory against loops, and answers from inserted and edited facts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch.overrides import TorchFunctionMode
 from lmlab.core.answers import Ask
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
-from lmlab.core.entity_mentions import annotated_spans
-from lmlab.core.errors import UserError
-from lmlab.core.hidden_memory import (
+from lmlab.core.entity_memory import (
     ANSWER_LOG_PROBS,
     ENTITY_LOG_PROBS,
     FACT_LOG_PROBS,
     MASKED_MENTIONS,
     SUPPORTED_FACTS,
 )
+from lmlab.core.entity_mentions import annotated_spans
+from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors, write_tensors
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
@@ -33,21 +33,21 @@ from lmlab.sampling.question_answering import with_facts
 from lmlab.zoo import fae
 
 WIDTH, SIZE, MASK = 4, 3, 4
-FACTS_HELD = {(0, 0): (1,), (2, 1): (0, 3, 4), (1, 1): (2, 0)}
-TOLD = [[-1, 0, -1, 1, 1], [-1, 3, -1, 2, -1]]
+FACTS = {(0, 0): (1,), (2, 1): (0, 3, 4), (1, 1): (2, 0)}
+ANNOTATIONS = [[-1, 0, -1, 1, 1], [-1, 3, -1, 2, -1]]
 INPUTS = [[2, 7, 8, MASK, MASK], [2, MASK, 8, 9, 3]]
-"""Entity 1 hidden beside entity 0; entity 3 hidden beside entity 2."""
+"""Entity 1 masked with entity 0 visible; entity 3 masked with entity 2 visible."""
 
 
 def make_memory(nearest: int = 100) -> FactMemory:
     torch.manual_seed(5)
-    memory = FactMemory(nn.Embedding(5, SIZE), 2, FACTS_HELD, WIDTH, mask=MASK, nearest=nearest)
+    memory = FactMemory(nn.Embedding(5, SIZE), 2, FACTS, WIDTH, mask=MASK, top_k=nearest)
     nn.init.normal_(memory.null)
     return memory
 
 
 def make_view() -> View:
-    spans = annotated_spans(torch.tensor(TOLD))
+    spans = annotated_spans(torch.tensor(ANNOTATIONS))
     inputs = torch.tensor(INPUTS)
     return View(inputs=inputs, lengths=torch.tensor([5, 5]), attention_mask=FullMask(), spans=spans)
 
@@ -63,7 +63,7 @@ def by_loops(memory: FactMemory, ends: np.ndarray, nearest: int) -> tuple[np.nda
     entities, relations = weight["entities.weight"], weight["relations.weight"]
     query = weight["query.weight"] @ ends
     scores, values = [], []
-    for (subject, relation), objects in FACTS_HELD.items():
+    for (subject, relation), objects in FACTS.items():
         key = weight["key.weight"] @ np.concatenate([entities[subject], relations[relation]])
         scores.append(float(key @ query))
         chosen = softmax([float(entities[o] @ weight["choose.weight"] @ ends) for o in objects])
@@ -78,39 +78,39 @@ def by_loops(memory: FactMemory, ends: np.ndarray, nearest: int) -> tuple[np.nda
 
 @torch.no_grad()
 @pytest.mark.parametrize(("training", "nearest"), [(True, 1), (False, 4), (False, 2), (False, 1)])
-def test_the_memory_is_its_formula(training: bool, nearest: int):
+def test_fact_memory_equals_its_formula(training: bool, nearest: int):
     memory = make_memory(nearest).train(training)
     values = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(2))
-    found = memory(values, make_view())
+    result = memory(values, make_view())
     numbers = values.double().numpy()
-    # The hidden mentions: places 3 to 4 of the first row, place 1 of the second.
+    # The masked mentions: positions 3 to 4 of the first row, position 1 of the second.
     for number, (row, first, last) in enumerate([(0, 3, 4), (1, 1, 1)]):
         ends = np.concatenate([numbers[row, first], numbers[row, last]])
         facts, mixed = by_loops(memory, ends, 4 if training else nearest)
         entities = memory.entities.weight.double().numpy()
         answers = np.log(softmax(list(entities @ mixed)))
-        np.testing.assert_allclose(found.outputs[FACT_LOG_PROBS][number].numpy(), facts, atol=1e-5)
+        np.testing.assert_allclose(result.outputs[FACT_LOG_PROBS][number].numpy(), facts, atol=1e-5)
         np.testing.assert_allclose(
-            found.outputs[ANSWER_LOG_PROBS][number].numpy(), answers, atol=1e-5
+            result.outputs[ANSWER_LOG_PROBS][number].numpy(), answers, atol=1e-5
         )
-        told = memory.tell.weight.double().numpy() @ mixed
-        for place in range(first, last + 1):
-            added = (found.values - values)[row, place].numpy()
-            np.testing.assert_allclose(added, told, atol=1e-5)
+        fact_output = memory.tell.weight.double().numpy() @ mixed
+        for position in range(first, last + 1):
+            added = (result.values - values)[row, position].numpy()
+            np.testing.assert_allclose(added, fact_output, atol=1e-5)
     # Reading order: 0 and 1 in the first row, 3 and 2 in the second.
-    assert found.outputs[MASKED_MENTIONS].tolist() == [False, True, True, False]
-    changed = ((found.values - values).abs().sum(-1) > 0).nonzero().tolist()
+    assert result.outputs[MASKED_MENTIONS].tolist() == [False, True, True, False]
+    changed = ((result.values - values).abs().sum(-1) > 0).nonzero().tolist()
     assert changed == [[0, 3], [0, 4], [1, 1]]
 
 
 @torch.no_grad()
-def test_a_fact_is_right_if_its_subject_is_shown_and_its_object_hidden():
+def test_supported_facts_need_visible_subject_and_masked_object():
     """(0, r0) → 1 in the first row, (2, r1) → 0, 3, 4 in the second; else the null fact, last."""
     memory = make_memory()
     view, values = make_view(), torch.zeros(2, 5, WIDTH)
     supported = memory(values, view).outputs[SUPPORTED_FACTS]
     assert supported.tolist() == [[True, False, False, False], [False, True, False, False]]
-    # With the subject hidden as well, nobody knows.
+    # With the subject masked as well, no fact is supported.
     both = replace(view, inputs=torch.tensor([[2, MASK, 8, MASK, MASK], INPUTS[1]]))
     assert not memory(values, both).outputs[SUPPORTED_FACTS][:2].any()
     # Where no fact holds between the two, it is the null fact.
@@ -121,44 +121,44 @@ def test_a_fact_is_right_if_its_subject_is_shown_and_its_object_hidden():
         False,
         True,
     ]
-    # Where the entity is not told, nothing is right.
+    # Without an annotated entity no fact is supported.
     unknown = replace(view, spans=replace(view.spans, entities=torch.tensor([0, -1, 3, 2])))
     assert not memory(values, unknown).outputs[SUPPORTED_FACTS][0].any()
 
 
-def test_facts_are_data_that_are_saved_and_take_the_size_of_what_is_loaded(tmp_path):
-    table = FactTable(FACTS_HELD)
-    assert list(table.parameters()) == [] and table.read() == FACTS_HELD
+def test_fact_table_resizes_to_the_loaded_facts(tmp_path):
+    table = FactTable(FACTS)
+    assert list(table.parameters()) == [] and table.read() == FACTS
     write_tensors(tmp_path / "facts", table.state_dict())
     other = FactTable({(1, 0): (4,)})
     other.load_state_dict(read_tensors(tmp_path / "facts"))
-    assert other.read() == FACTS_HELD
+    assert other.read() == FACTS
     table.write({(0, 0): (), (3, 1): (2,)})  # no objects, no fact
     assert table.read() == {(3, 1): (2,)}
     table.write({})
     assert len(table) == 0 and table.read() == {}
 
 
-def test_a_fact_of_many_objects_costs_no_other_fact_room():
+def test_fact_with_many_objects_needs_no_padding():
     """20,000 facts, of which one has 300 objects: 20,299 objects in all.
 
-    A row of 300 for each would be 24 MB for a hidden mention; the list is 0.08 MB.
+    A row of 300 for each would be 24 MB for a masked mention; the list is 0.08 MB.
     """
     facts = {(0, 0): tuple(range(300))} | {(n, 1): (n % 300,) for n in range(1, 20_000)}
-    memory = FactMemory(nn.Embedding(20_000, SIZE), 2, facts, WIDTH, mask=MASK, nearest=5)
+    memory = FactMemory(nn.Embedding(20_000, SIZE), 2, facts, WIDTH, mask=MASK, top_k=5)
     largest = 0
 
     class Largest(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             nonlocal largest
-            found = func(*args, **(kwargs or {}))
-            if isinstance(found, torch.Tensor):
-                largest = max(largest, found.numel())
-            return found
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                largest = max(largest, result.numel())
+            return result
 
     with Largest():
         memory(torch.zeros(2, 5, WIDTH), make_view())
-    # The keys are the most there is; the 2 hidden mentions have 20,299 objects each.
+    # The keys are the most there is; the 2 masked mentions have 20,299 objects each.
     assert largest == 20_000 * 2 * SIZE
 
 
@@ -173,7 +173,7 @@ TOY = KnowledgeBase(
 
 
 class Toy:
-    """A tokeniser of the toy's words."""
+    """A tokenizer of the toy's words."""
 
     kind = "word"
     words = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", *NAMES, *WORDS)
@@ -207,7 +207,7 @@ def world(capitals: np.ndarray) -> KnowledgeBase:
 
 @cache
 def trained() -> FactsAsExperts:
-    """Each batch is of another world, told to the memory: nothing can be learnt by heart."""
+    """Each batch has other facts, loaded into the memory: memorising them does not help."""
     torch.manual_seed(0)
     config = replace(fae.SIZES["tiny"], width=32, heads=2, rate=0.1, mention_rate=0.5)
     system = fae.build(config, Vocabulary(size=len(Toy.words)), knowledge=TOY)
@@ -229,14 +229,14 @@ STEPS = 300
 
 def ask(system: FactsAsExperts) -> list[str]:
     questions = [f"the capital of {country} is <mask>" for country in COUNTRIES]
-    return [found[0].text for found in system.ask(questions)]
+    return [result[0].text for result in system.ask(questions)]
 
 
 def titles(capitals: np.ndarray) -> list[str]:
     return [CITIES[city].title() for city in capitals]
 
 
-def test_facts_put_into_the_memory_are_answered_with_the_fact_as_evidence():
+def test_inserted_facts_are_answered_with_evidence():
     system = trained()
     assert isinstance(system, Ask)
     for capitals in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 1, 1]):
@@ -248,7 +248,7 @@ def test_facts_put_into_the_memory_are_answered_with_the_fact_as_evidence():
     assert answer.log_prob > second.log_prob
 
 
-def test_an_edited_fact_changes_its_answer_at_once_and_no_other():
+def test_edited_fact_changes_only_its_own_answer():
     system = trained()
     system.replace_facts(world(np.arange(4)))
     system.edit("bornia", "capital", ["hill"])
@@ -260,7 +260,7 @@ def test_an_edited_fact_changes_its_answer_at_once_and_no_other():
     assert ("bornia", "capital") not in system.facts() and len(system.facts()) == 3
 
 
-def test_a_copy_with_other_facts_answers_by_them_and_leaves_the_first_as_it_was():
+def test_with_facts_leaves_the_original_unchanged():
     system = trained()
     system.replace_facts(world(np.arange(4)))
     other = with_facts(system, None, [("bornia", "capital", "hill")])
@@ -270,7 +270,7 @@ def test_a_copy_with_other_facts_answers_by_them_and_leaves_the_first_as_it_was(
     assert ask(system) == ["East", "Fort", "Gate", "Hill"]
 
 
-def test_what_no_fact_speaks_for_looks_up_no_fact():
+def test_null_fact_retrieved_without_a_matching_fact():
     system = trained()
     system.replace_facts(world(np.arange(4)))
     [[answer]] = system.ask(["<mask> is a country"])
@@ -278,12 +278,12 @@ def test_what_no_fact_speaks_for_looks_up_no_fact():
     assert answer.text in {name.title() for name in COUNTRIES}
 
 
-def test_mentions_are_found_and_linked_without_being_told():
+def test_mentions_detected_and_linked_without_annotation():
     system = trained()
-    found = system.link(replace(toy_batch(np.arange(4)), entities=None))
-    first = [(each.first, each.last, each.entity) for each in found if each.row == 2]
+    result = system.link(replace(toy_batch(np.arange(4)), entities=None))
+    first = [(each.first, each.last, each.entity) for each in result if each.row == 2]
     assert first == [(4, 4, 2), (6, 6, 6)]  # <s> the capital of cedonia is gate </s>
-    assert all(each.probability > 0.5 for each in found)
+    assert all(each.probability > 0.5 for each in result)
 
 
 def test_facts_survive_saving_and_loading(tmp_path):
@@ -302,7 +302,7 @@ def test_facts_survive_saving_and_loading(tmp_path):
     assert ask(again.eval()) == ["Gate", "Hill", "East", "Fort"]
 
 
-def test_a_fact_is_told_by_titles_as_well_as_by_names():
+def test_facts_accept_titles_and_names():
     system = trained()
     by_name = system.with_facts([("arland", "capital", "gate")])
     by_title = system.with_facts([("Arland", "capital", "Gate")])
@@ -312,7 +312,7 @@ def test_a_fact_is_told_by_titles_as_well_as_by_names():
         twins.find("Gate")
 
 
-def test_names_that_are_not_known_are_told():
+def test_unknown_names_are_reported():
     system = trained()
     before = system.facts()
     with pytest.raises(UserError, match="no entity 'atlantis'"):
@@ -332,38 +332,38 @@ def test_names_that_are_not_known_are_told():
         fae.build(fae.SIZES["tiny"], Vocabulary(size=9), knowledge=replace(TOY, facts=()))
 
 
-def test_the_losses_of_facts_and_answers_by_hand():
+def test_fact_and_answer_losses_by_hand():
     system, batch = trained(), toy_batch(np.arange(4))
     system.replace_facts(world(np.arange(4)))
     with torch.no_grad():
         loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(3))
         view = system.objective.view(batch, generator=torch.Generator().manual_seed(3))
-        found = system.hidden(view).memory_outputs[2]
+        result = system.hidden(view).memory_outputs[2]
     facts = answers = context = 0.0
-    hidden = found[MASKED_MENTIONS].nonzero()[:, 0].tolist()
+    hidden = result[MASKED_MENTIONS].nonzero()[:, 0].tolist()
     for number, mention in enumerate(hidden):
-        right = found[SUPPORTED_FACTS][number].nonzero()[:, 0].tolist()
+        right = result[SUPPORTED_FACTS][number].nonzero()[:, 0].tolist()
         if right:
-            facts -= np.log(sum(float(found[FACT_LOG_PROBS][number, f].exp()) for f in right))
-        answers -= float(found[ANSWER_LOG_PROBS][number, view.spans.entities[mention]])
+            facts -= np.log(sum(float(result[FACT_LOG_PROBS][number, f].exp()) for f in right))
+        answers -= float(result[ANSWER_LOG_PROBS][number, view.spans.entities[mention]])
     for mention, entity in enumerate(view.spans.entities.tolist()):
-        context -= float(found[ENTITY_LOG_PROBS][mention, entity])
+        context -= float(result[ENTITY_LOG_PROBS][mention, entity])
     assert len(hidden) > 0
     assert loss.parts["facts"].total.item() == pytest.approx(facts, rel=1e-4)
     assert loss.parts["answers"].total.item() == pytest.approx(answers, rel=1e-4)
     assert loss.parts["prediction"].total.item() == pytest.approx(context, rel=1e-4)
 
 
-def test_pictures_show_the_linked_mentions_and_the_facts_looked_up():
+def test_captures_show_linked_mentions_and_retrieved_facts():
     system = trained()
     system.replace_facts(world(np.arange(4)))
     batch = Batch.collate([[2, *Toy().encode("the capital of dovia is hill"), 3]], pad=0)
     captures = system.capture_internals(batch)
 
-    def likeliest(name: str, axis: str, place: int) -> str:
+    def likeliest(name: str, axis: str, position: int) -> str:
         capture = captures[name]
         assert capture.axes == ("batch", "time", axis)
-        return capture.names[axis][int(capture.values[0, place].argmax())]
+        return capture.names[axis][int(capture.values[0, position].argmax())]
 
     assert likeliest("linked mentions", "entity", 4) == "Dovia"
     assert likeliest("linked mentions", "entity", 6) == "Hill"

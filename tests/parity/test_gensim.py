@@ -1,4 +1,4 @@
-"""Word vectors against gensim: laws, similarities within spread, each other's files."""
+"""Word vectors against gensim: distributions, similarities within error, files."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ SETTINGS = {"width": 20, "window": 3, "negatives": 5, "sample": 0.01, "min_count
 def sentences() -> list[list[str]]:
     """Sentences about one topic or, one word in three, about its neighbour on a ring of six."""
     generator = np.random.default_rng(0)
-    found = []
+    result = []
     for topic in generator.integers(0, TOPICS, 1500):
         aside = generator.random(10) < 1 / 3
         which = np.where(aside, (topic + 1) % TOPICS, topic)
         # The first words of a topic are far more frequent than its last.
         ranks = np.minimum(generator.geometric(0.25, 10) - 1, WORDS - 1)
-        found.append([f"t{t}w{rank}" for t, rank in zip(which, ranks, strict=True)])
-    return found
+        result.append([f"t{t}w{rank}" for t, rank in zip(which, ranks, strict=True)])
+    return result
 
 
-def test_noise_and_leaving_out_are_gensims(sentences: list[list[str]]):
+def test_noise_and_subsampling_equal_gensim(sentences: list[list[str]]):
     """Its tables are of whole numbers, to 2³¹ and 2³²."""
     peer = gensim.models.Word2Vec(sentences, vector_size=2, sample=0.01, min_count=1, epochs=1)
     words = peer.wv.index_to_key
-    place = {word: number for number, word in enumerate(words, 5)}
-    law = UnigramDistribution(Vocabulary(size=5 + len(words)), power=0.75, sample=0.01)
-    law.count(np.array([place[word] for sentence in sentences for word in sentence]))
+    position = {word: number for number, word in enumerate(words, 5)}
+    distribution = UnigramDistribution(Vocabulary(size=5 + len(words)), power=0.75, sample=0.01)
+    distribution.count(np.array([position[word] for sentence in sentences for word in sentence]))
     noise = np.diff(peer.cum_table.astype(np.float64), prepend=0) / 2**31
-    assert law.noise()[5:].numpy() == pytest.approx(noise, abs=1e-6)
+    assert distribution.noise()[5:].numpy() == pytest.approx(noise, abs=1e-6)
     kept = [min(1.0, peer.wv.get_vecattr(word, "sample_int") / 2**32) for word in words]
-    assert law.keep_probabilities()[5:].numpy() == pytest.approx(np.array(kept), abs=1e-6)
+    assert distribution.keep_probabilities()[5:].numpy() == pytest.approx(np.array(kept), abs=1e-6)
 
 
 def similarity(vectors: WordVectors) -> float:
-    """Agreement with the truth: the nearer two topics stand on the ring, the more alike."""
+    """Agreement with the truth: the nearer two topics are on the ring, the more alike."""
     pairs = []
     for first in vectors.words:
         for second in vectors.words:
@@ -62,7 +62,7 @@ def similarity(vectors: WordVectors) -> float:
 
 
 @pytest.mark.parametrize("name", ["skipgram", "cbow"])
-def test_similarity_is_gensims_or_better(sentences: list[list[str]], tmp_path: Path, name: str):
+def test_similarity_is_at_least_gensims(sentences: list[list[str]], tmp_path: Path, name: str):
     """Means over seeds, ours at most three standard errors of the difference below gensim's."""
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -101,7 +101,7 @@ def test_similarity_is_gensims_or_better(sentences: list[list[str]], tmp_path: P
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_each_reads_the_others_files(tmp_path: Path, binary: bool):
+def test_word2vec_files_are_interchangeable(tmp_path: Path, binary: bool):
     words = ["the", "北京", "e-mail"]
     vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     path = tmp_path / ("ours.bin" if binary else "ours.txt")

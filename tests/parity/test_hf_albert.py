@@ -63,14 +63,14 @@ def build_pair(settings: dict):
             hidden_act={"gelu": "gelu", "gelu-tanh": "gelu_new"}[config.activation],
         )
     ).eval()
-    spread_out(theirs)
+    randomise_weights(theirs)
     ours = albert.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.state_dict(), ours.state_dict()))
     return ours, theirs
 
 
-def spread_out(model: torch.nn.Module) -> None:
-    """Random weights that keep texts apart: matrices large, norms near one."""
+def randomise_weights(model: torch.nn.Module) -> None:
+    """Random weights under which texts differ: matrices large, norms near one."""
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=0.6 if parameter.ndim == 2 else 0.2)
         if "norm" in name.lower() and name.endswith("weight"):
@@ -79,20 +79,20 @@ def spread_out(model: torch.nn.Module) -> None:
 
 def our_names(theirs: dict, ours: dict) -> dict:
     """ALBERT's names by hand: one layer, however many there are."""
-    found = {}
+    converted = {}
     for name in ours:
         part, _, kind = name.rpartition(".")
         if part in NAMES:
-            found[name] = theirs[f"{NAMES[part]}.{kind}"]
+            converted[name] = theirs[f"{NAMES[part]}.{kind}"]
         else:
             assert part == "backbone.stack.blocks.0.attention.qkv_projection"
             parts = [theirs[f"{LAYER}.attention.{x}.{kind}"] for x in ("query", "key", "value")]
-            found[name] = torch.cat(parts)
-    return found
+            converted[name] = torch.cat(parts)
+    return converted
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
-def test_logits_are_those_of_albert(settings: dict):
+def test_logits_equal_albert(settings: dict):
     """Of all tokens and of both orders, with padding and segment ids."""
     ours, theirs = build_pair(settings)
     tokens = torch.randint(5, VOCABULARY.size, (3, 11))
@@ -102,16 +102,16 @@ def test_logits_are_those_of_albert(settings: dict):
     with torch.no_grad():
         view = View(inputs=tokens, lengths=lengths, attention_mask=FullMask(), segments=segments)
         hidden = ours.hidden(view).values
-        found, answers = ours.emission.logits(hidden), ours.objective.pairs(hidden)
+        actual, answers = ours.emission.logits(hidden), ours.objective.pairs(hidden)
         expected = theirs(tokens, attention_mask=padding, token_type_ids=segments)
     assert expected.prediction_logits[real].std() > 1
     assert expected.prediction_logits[real].std(0).mean() > 0.02
     assert expected.sop_logits.std(0).min() > 0.1
-    torch.testing.assert_close(found[real], expected.prediction_logits[real], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual[real], expected.prediction_logits[real], atol=1e-4, rtol=0)
     torch.testing.assert_close(answers, expected.sop_logits, atol=1e-4, rtol=0)
 
 
-def test_layers_share_their_parameters_and_token_vectors_are_narrow():
+def test_parameter_count_with_shared_layers_by_hand():
     """Width 768, twelve layers, 30,000 tokens: 11.8 million numbers, as the paper has 12.
 
     Embedding 30,000·128 = 3.84 M, positions 512·128, segments 2·128, widening 768·128 + 768;

@@ -70,14 +70,14 @@ def build_pair(settings: dict):
             decoder_start_token_id=VOCABULARY.end,
         )
     ).eval()
-    draw_weights(theirs)
+    randomise_weights(theirs)
     torch.nn.init.normal_(theirs.final_logits_bias, std=0.6)
     ours = bart.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.state_dict(), ours.state_dict()))
     return ours, theirs
 
 
-def draw_weights(model: torch.nn.Module) -> None:
+def randomise_weights(model: torch.nn.Module) -> None:
     """Large enough that logits spread, not so large that one sublayer drowns the others."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -90,13 +90,13 @@ def draw_weights(model: torch.nn.Module) -> None:
 
 def our_names(theirs: dict, ours: dict) -> dict:
     """BART's names by hand; queries, keys and values are one matrix here, and three there."""
-    found = {
+    converted = {
         "emission.weight": theirs["model.shared.weight"],
         "emission.bias": theirs["final_logits_bias"][0],
     }
     for side in ("encoder", "decoder"):
         here, there = f"backbone.{side}", f"model.{side}"
-        found |= {
+        converted |= {
             f"{here}.embedding.tokens.weight": theirs["model.shared.weight"],
             f"{here}.embedding.positions.table.weight": theirs[f"{there}.embed_positions.weight"][
                 OFFSET:
@@ -106,12 +106,12 @@ def our_names(theirs: dict, ours: dict) -> dict:
         }
     for name in ours:
         if ".stack.blocks." in name:
-            found[name] = in_layer(name, theirs)
-    return found
+            converted[name] = in_layer(name, theirs)
+    return converted
 
 
 def in_layer(name: str, theirs: dict) -> torch.Tensor:
-    """What stands there for one of our parameters of a layer."""
+    """Their parameter that corresponds to one of our layer parameters."""
     _, side, _, _, layer, *part, kind = name.split(".")
     body = f"model.{side}.layers.{layer}"
     if part[-1] != "qkv_projection":
@@ -126,8 +126,8 @@ def padded(*lengths: int) -> Batch:
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
-def test_logits_are_those_of_bart(settings: dict):
-    """With padding in the source and in the text, and one hidden place in a source."""
+def test_logits_equal_bart(settings: dict):
+    """With padding in the source and in the text, and one masked position in a source."""
     ours, theirs = build_pair(settings)
     source, text = padded(11, 6, 3), padded(5, 9, 7)
     source.tokens[0, 2] = VOCABULARY.mask
@@ -136,7 +136,7 @@ def test_logits_are_those_of_bart(settings: dict):
         view = View(
             inputs=source.tokens, lengths=source.lengths, attention_mask=FullMask(), decoder=decoder
         )
-        found = ours.emission.logits(ours.hidden(view).values)
+        actual = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(
             input_ids=source.tokens,
             attention_mask=source.mask().long(),
@@ -145,10 +145,10 @@ def test_logits_are_those_of_bart(settings: dict):
         ).logits
     real = text.mask()
     assert expected[real].std(0).mean() > 1, "logits hardly depend on the inputs"
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=0)
 
 
-def test_logits_step_by_step_are_those_of_bart_with_its_cache():
+def test_cached_step_logits_equal_bart():
     """Started as they start: </s>, then the text."""
     ours, theirs = build_pair({**CONFIGS["small"], "decoder_prefix": (VOCABULARY.end,)})
     body, text = padded(8, 5), torch.randint(5, VOCABULARY.size, (2, 9))
@@ -163,7 +163,7 @@ def test_logits_step_by_step_are_those_of_bart_with_its_cache():
     with torch.no_grad():
         state = ours.start(2, condition=source)
         memory = theirs.get_encoder()(source.tokens, attention_mask=source.mask().long())
-        for place in range(9):
+        for position in range(9):
             answer = theirs(
                 encoder_outputs=memory,
                 attention_mask=source.mask().long(),
@@ -174,33 +174,33 @@ def test_logits_step_by_step_are_those_of_bart_with_its_cache():
             cache = answer.past_key_values
             logits = ours.emission.logits(state.values)
             torch.testing.assert_close(logits, answer.logits[:, 0], atol=1e-4, rtol=0)
-            token = text[:, place : place + 1]
+            token = text[:, position : position + 1]
             state = ours.advance(state, token[:, 0])
 
 
-def test_the_score_of_a_text_is_that_of_bart_given_one_mask():
+def test_text_score_equals_bart_given_one_mask():
     """log p(text | <s> <mask> </s>) from their logits, tokens that we never predict left out."""
     ours, theirs = build_pair(
         {**CONFIGS["small"], "decoder_prefix": (VOCABULARY.end, VOCABULARY.start)}
     )
     text = [VOCABULARY.start, 9, 17, 5, 33, VOCABULARY.end]
     with torch.no_grad():
-        found = ours.log_prob(Batch.collate([text], VOCABULARY.pad)).per_token[0]
+        actual = ours.log_prob(Batch.collate([text], VOCABULARY.pad)).per_token[0]
         logits = theirs(
             input_ids=torch.tensor([[VOCABULARY.start, VOCABULARY.mask, VOCABULARY.end]]),
             decoder_input_ids=torch.tensor([[VOCABULARY.end, *text[:-1]]]),
         ).logits[0, 1:]
     logits[:, list(VOCABULARY.unpredictable)] = float("-inf")
     expected = torch.log_softmax(logits, -1)[torch.arange(5), torch.tensor(text[1:])]
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
 
 
-def test_a_palm_that_copies_nothing_is_a_bart_with_the_same_weights():
-    """Beside a source, as both score a continuation; its own head over the encoder aside."""
-    opening = (VOCABULARY.end, VOCABULARY.start)
-    _, theirs = build_pair({**CONFIGS["deep"], "decoder_prefix": opening})
+def test_palm_without_copying_equals_bart():
+    """Conditioned on a source; PALM's own encoder head is left out."""
+    prefix = (VOCABULARY.end, VOCABULARY.start)
+    _, theirs = build_pair({**CONFIGS["deep"], "decoder_prefix": prefix})
     ours = palm.build(
-        palm.Config(**CONFIGS["deep"], decoder_prefix=opening, copy_mechanism=False), VOCABULARY
+        palm.Config(**CONFIGS["deep"], decoder_prefix=prefix, copy_mechanism=False), VOCABULARY
     ).eval()
     here = {name: each for name, each in ours.state_dict().items() if "objective." not in name}
     ours.load_state_dict(our_names(theirs.state_dict(), here), strict=False)
@@ -209,11 +209,11 @@ def test_a_palm_that_copies_nothing_is_a_bart_with_the_same_weights():
     with torch.no_grad():
         condition = Batch.collate([source], VOCABULARY.pad)
         batch = Batch.collate([text], VOCABULARY.pad, condition=condition)
-        found = ours.log_prob(batch).per_token[0]
+        actual = ours.log_prob(batch).per_token[0]
         logits = theirs(
             input_ids=torch.tensor([source]),
             decoder_input_ids=torch.tensor([[VOCABULARY.end, *text[:-1]]]),
         ).logits[0, 1:]
     logits[:, list(VOCABULARY.unpredictable)] = float("-inf")
     expected = torch.log_softmax(logits, -1)[torch.arange(5), torch.tensor(text[1:])]
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)

@@ -38,7 +38,7 @@ def build_pair(settings: dict):
             hidden_act=config.activation,
         )
     ).eval()
-    spread_out(theirs)
+    randomise_weights(theirs)
     ours = bert.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.state_dict(), ours.state_dict()))
     return ours, theirs
@@ -64,8 +64,8 @@ INSIDE = {
 }
 
 
-def spread_out(model: torch.nn.Module) -> None:
-    """Random weights that keep texts apart: matrices large, norms near one."""
+def randomise_weights(model: torch.nn.Module) -> None:
+    """Random weights under which texts differ: matrices large, norms near one."""
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=0.6 if parameter.ndim == 2 else 0.2)
         if "norm" in name.lower() and name.endswith("weight"):
@@ -74,11 +74,11 @@ def spread_out(model: torch.nn.Module) -> None:
 
 def our_names(theirs: dict, ours: dict) -> dict:
     """BERT's names by hand; our queries, keys and values are one matrix."""
-    found = {}
+    converted = {}
     for name in ours:
         part, _, kind = name.rpartition(".")
         if part in OUTSIDE:
-            found[name] = theirs[f"{OUTSIDE[part]}.{kind}"]
+            converted[name] = theirs[f"{OUTSIDE[part]}.{kind}"]
             continue
         layer, _, inner = part.removeprefix("backbone.stack.blocks.").partition(".")
         where = f"bert.encoder.layer.{layer}"
@@ -86,14 +86,14 @@ def our_names(theirs: dict, ours: dict) -> dict:
             parts = [
                 theirs[f"{where}.attention.self.{x}.{kind}"] for x in ("query", "key", "value")
             ]
-            found[name] = torch.cat(parts)
+            converted[name] = torch.cat(parts)
         else:
-            found[name] = theirs[f"{where}.{INSIDE[inner]}.{kind}"]
-    return found
+            converted[name] = theirs[f"{where}.{INSIDE[inner]}.{kind}"]
+    return converted
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
-def test_logits_are_those_of_bert(settings: dict):
+def test_logits_equal_bert(settings: dict):
     """Of all tokens and of both answers, with padding, with segment ids and without."""
     ours, theirs = build_pair(settings)
     tokens = torch.randint(5, VOCABULARY.size, (3, 11))
@@ -109,18 +109,20 @@ def test_logits_are_those_of_bert(settings: dict):
                 inputs=tokens, lengths=lengths, attention_mask=FullMask(), segments=segments
             )
             hidden = ours.hidden(view).values
-            found = ours.emission.logits(hidden)
+            actual = ours.emission.logits(hidden)
             answers = ours.objective.pairs(hidden)
             expected = theirs(tokens, attention_mask=padding, token_type_ids=segments)
         assert expected.prediction_logits[real].std() > 1
         assert expected.prediction_logits[real].std(0).mean() > 0.02
         assert expected.seq_relationship_logits.std(0).min() > 0.1
-        torch.testing.assert_close(found[real], expected.prediction_logits[real], atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            actual[real], expected.prediction_logits[real], atol=1e-4, rtol=0
+        )
         torch.testing.assert_close(answers, expected.seq_relationship_logits, atol=1e-4, rtol=0)
 
 
-def test_the_loss_of_a_batch_is_that_of_bert():
-    """Cross-entropy of the hidden tokens, and of each pair as often as its row has such tokens.
+def test_batch_loss_equals_bert():
+    """Cross-entropy of the masked tokens, and of each pair as often as its row has such tokens.
 
     Theirs has no probability zero for <pad>, <s> and <mask>, so they get a bias that gives it.
     """
@@ -136,14 +138,14 @@ def test_the_loss_of_a_batch_is_that_of_bert():
         view = ours.objective.view(batch, generator=torch.Generator().manual_seed(1))
         padding = torch.arange(view.inputs.shape[1]) < view.lengths[:, None]
         logits = theirs(view.inputs, attention_mask=padding.long(), token_type_ids=view.segments)
-        asked = view.targets != NO_TARGET
+        is_target = view.targets != NO_TARGET
         tokens = torch.nn.functional.cross_entropy(
-            logits.prediction_logits[asked], view.targets[asked], reduction="sum"
+            logits.prediction_logits[is_target], view.targets[is_target], reduction="sum"
         )
         each = torch.nn.functional.cross_entropy(
             logits.seq_relationship_logits, view.labels, reduction="none"
         )
-    assert loss.count == asked.sum()
-    expected = tokens + (each * asked.sum(1)).sum()
+    assert loss.count == is_target.sum()
+    expected = tokens + (each * is_target.sum(1)).sum()
     torch.testing.assert_close(loss.total, expected, atol=1e-3, rtol=1e-5)
     assert sum(part.total for part in loss.parts.values()) == pytest.approx(float(loss.total))

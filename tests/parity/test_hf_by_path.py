@@ -45,35 +45,41 @@ IMPORTED = {"gpt2": "gpt", "bert": "bert"}
 """What lmlab knows itself, and as which system; the others are run by transformers."""
 
 
-def spelled(symbols: dict[str, str]) -> list[str]:
-    return [*dict.fromkeys(symbols.values()), *WORDS]
+def vocabulary_of(special_tokens: dict[str, str]) -> list[str]:
+    return [*dict.fromkeys(special_tokens.values()), *WORDS]
 
 
-def save(model, symbols: dict[str, str], folder: Path):
-    """Weights large enough for logits with a spread, and a tokeniser of words."""
+def save(model, special_tokens: dict[str, str], folder: Path):
+    """Weights large enough for logits with a spread, and a tokenizer of words."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             norm = ("norm" in name.lower() or ".ln_" in name) and name.endswith("weight")
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5 + float(norm))
     model.save_pretrained(folder)
-    words = {word: id for id, word in enumerate(spelled(symbols))}
-    inner = Tokenizer(models.WordLevel(words, symbols["unk"]))
+    words = {word: id for id, word in enumerate(vocabulary_of(special_tokens))}
+    inner = Tokenizer(models.WordLevel(words, special_tokens["unk"]))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    roles = {f"{role}_token": token for role, token in symbols.items()}
+    roles = {f"{role}_token": token for role, token in special_tokens.items()}
     transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(folder)
     return model.eval()
 
 
-def ids_of(text: str, symbols: dict[str, str]) -> list[int]:
-    words = spelled(symbols)
-    return [words.index(w if w in words else symbols["unk"]) for w in text.split()]
+def ids_of(text: str, special_tokens: dict[str, str]) -> list[int]:
+    words = vocabulary_of(special_tokens)
+    return [words.index(w if w in words else special_tokens["unk"]) for w in text.split()]
 
 
-def never(logits: torch.Tensor, symbols: dict[str, str], size: int) -> torch.Tensor:
+def mask_unpredictable(
+    logits: torch.Tensor, special_tokens: dict[str, str], size: int
+) -> torch.Tensor:
     """Their logits with what is never predicted here left out: padding, start, mask, spare rows."""
-    roles = [symbols.get(role) for role in ("pad", "cls", "bos", "mask")]
-    out = [spelled(symbols).index(t) for t in roles if t and t != symbols.get("eos")]
+    roles = [special_tokens.get(role) for role in ("pad", "cls", "bos", "mask")]
+    out = [
+        vocabulary_of(special_tokens).index(t)
+        for t in roles
+        if t and t != special_tokens.get("eos")
+    ]
     logits = logits.clone()
     logits[..., out] = -torch.inf
     logits[..., size:] = -torch.inf
@@ -82,23 +88,25 @@ def never(logits: torch.Tensor, symbols: dict[str, str], size: int) -> torch.Ten
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", CAUSAL)
-def test_causal_checkpoints_score_as_theirs(tmp_path, name):
-    make, symbols = CAUSAL[name]
-    size = len(spelled(symbols))
+def test_causal_scores_equal_transformers(tmp_path, name):
+    make, special_tokens = CAUSAL[name]
+    size = len(vocabulary_of(special_tokens))
     model = transformers.AutoModelForCausalLM.from_config(make(size))
-    save(model, symbols, tmp_path / "theirs")
+    save(model, special_tokens, tmp_path / "theirs")
     before = sorted(path.name for path in (tmp_path / "theirs").iterdir())
     ours = lmlab.load(tmp_path / "theirs")
     assert ours.card.name == IMPORTED.get(name, "theirs")
-    start, end = (spelled(symbols).index(symbols[role]) for role in ("bos", "eos"))
+    start, end = (
+        vocabulary_of(special_tokens).index(special_tokens[role]) for role in ("bos", "eos")
+    )
     for text, score in zip(TEXTS, ours.score(TEXTS), strict=True):
-        row = torch.tensor([[start, *ids_of(text, symbols), end]])
+        row = torch.tensor([[start, *ids_of(text, special_tokens), end]])
         logits = model(input_ids=row).logits[0, :-1]
         assert logits.std() > 1
-        log_probs = never(logits, symbols, size).log_softmax(-1)
+        log_probs = mask_unpredictable(logits, special_tokens, size).log_softmax(-1)
         expected = log_probs.gather(1, row[0, 1:, None]).squeeze(1)
-        found = torch.tensor([token.log_prob for token in score.per_token])
-        torch.testing.assert_close(found, expected.to(found), atol=1e-4, rtol=0)
+        actual = torch.tensor([token.log_prob for token in score.per_token])
+        torch.testing.assert_close(actual, expected.to(actual), atol=1e-4, rtol=0)
         assert score.kind == "exact" and score.convention.start is (start != end)
         assert score.convention.window == 30 and score.unknown == text.count("zebra")
     assert sorted(path.name for path in (tmp_path / "theirs").iterdir()) == before
@@ -106,59 +114,63 @@ def test_causal_checkpoints_score_as_theirs(tmp_path, name):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neox"])
-def test_causal_checkpoints_write_greedily_as_theirs(tmp_path, name):
-    make, symbols = CAUSAL[name]
-    model = transformers.AutoModelForCausalLM.from_config(make(len(spelled(symbols))))
-    save(model, symbols, tmp_path / "theirs")
+def test_causal_greedy_decoding_equals_transformers(tmp_path, name):
+    make, special_tokens = CAUSAL[name]
+    model = transformers.AutoModelForCausalLM.from_config(make(len(vocabulary_of(special_tokens))))
+    save(model, special_tokens, tmp_path / "theirs")
     [text] = lmlab.load(tmp_path / "theirs").sample(
         1, prefix="the cat", method="greedy", max_length=8
     )
-    end = spelled(symbols).index(symbols["eos"])
-    row = [end, *ids_of("the cat", symbols)]
+    end = vocabulary_of(special_tokens).index(special_tokens["eos"])
+    row = [end, *ids_of("the cat", special_tokens)]
     for _ in range(8):
         row.append(int(model(input_ids=torch.tensor([row])).logits[0, -1].argmax()))
         if row[-1] == end:
             break
-    expected = [spelled(symbols)[id] for id in row[1:] if id != end]
+    expected = [vocabulary_of(special_tokens)[id] for id in row[1:] if id != end]
     assert text.text.split() == expected
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", MASKED)
-def test_masked_checkpoints_score_and_fill_as_theirs(tmp_path, name):
+def test_masked_scores_and_fills_equal_transformers(tmp_path, name):
     """PLL(s) = Σ_t log p(s_t | s without s_t), a pass of theirs for each token."""
-    size = len(spelled(BERT))
+    size = len(vocabulary_of(BERT))
     model = transformers.AutoModelForMaskedLM.from_config(MASKED[name](size))
     save(model, BERT, tmp_path / "theirs")
     ours = lmlab.load(tmp_path / "theirs")
     assert ours.card.name == IMPORTED.get(name, "theirs")
-    cls, sep, mask = (spelled(BERT).index(BERT[role]) for role in ("cls", "sep", "mask"))
+    cls, sep, mask = (vocabulary_of(BERT).index(BERT[role]) for role in ("cls", "sep", "mask"))
     for text, score in zip(TEXTS, ours.score(TEXTS), strict=True):
         row = [cls, *ids_of(text, BERT), sep]
         expected = []
-        for place in range(1, len(row) - 1):
-            hidden = torch.tensor([[*row[:place], mask, *row[place + 1 :]]])
-            logits = never(model(input_ids=hidden).logits[0, place], BERT, size)
-            expected.append(float(logits.log_softmax(0)[row[place]]))
-        found = [token.log_prob for token in score.per_token]
-        assert found == pytest.approx(expected, abs=1e-4)
+        for position in range(1, len(row) - 1):
+            hidden = torch.tensor([[*row[:position], mask, *row[position + 1 :]]])
+            logits = mask_unpredictable(model(input_ids=hidden).logits[0, position], BERT, size)
+            expected.append(float(logits.log_softmax(0)[row[position]]))
+        actual = [token.log_prob for token in score.per_token]
+        assert actual == pytest.approx(expected, abs=1e-4)
         assert score.kind == "pseudo"
     [filled] = ours.fill(["the [MASK] sat"], top=3)
     row = torch.tensor([[cls, *ids_of("the", BERT), mask, *ids_of("sat", BERT), sep]])
-    theirs = never(model(input_ids=row).logits[0, 2], BERT, size).log_softmax(0)
-    theirs[sep] = -torch.inf  # A symbol fills no gap, and its share is nobody else's.
+    theirs = mask_unpredictable(model(input_ids=row).logits[0, 2], BERT, size).log_softmax(0)
+    theirs[
+        sep
+    ] = -torch.inf  # Special tokens fill no mask, and their probability is not redistributed.
     best = theirs.topk(3)
     options = filled.masks[0].options
-    assert [each.text for each in options] == [spelled(BERT)[i] for i in best.indices.tolist()]
+    assert [each.text for each in options] == [
+        vocabulary_of(BERT)[i] for i in best.indices.tolist()
+    ]
     assert [each.log_prob for each in options] == pytest.approx(best.values.tolist(), abs=1e-4)
 
 
 @torch.no_grad()
-def test_wrapped_and_imported_are_the_same(tmp_path):
+def test_wrapped_and_imported_models_score_the_same(tmp_path):
     """The same checkpoint through transformers and as a system of ours."""
-    make, symbols = CAUSAL["gpt2"]
-    model = transformers.AutoModelForCausalLM.from_config(make(len(spelled(symbols))))
-    save(model, symbols, tmp_path / "theirs")
+    make, special_tokens = CAUSAL["gpt2"]
+    model = transformers.AutoModelForCausalLM.from_config(make(len(vocabulary_of(special_tokens))))
+    save(model, special_tokens, tmp_path / "theirs")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     wrapped = lmlab.wrap(model, tokenizer)
     imported = lmlab.load(tmp_path / "theirs")

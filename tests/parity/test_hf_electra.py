@@ -60,7 +60,7 @@ def build_trio(settings: dict):
     generator = transformers.ElectraForMaskedLM(hf_config(config.generator)).eval()
     for model in (detector, generator):
         for name, parameter in model.named_parameters():
-            # Norms around one, so that differences between places live through the layers.
+            # Norms around one, so that positions still differ after all layers.
             norm = name.endswith("LayerNorm.weight")
             torch.nn.init.normal_(parameter, mean=float(norm), std=0.5)
     generator.electra.embeddings.load_state_dict(detector.electra.embeddings.state_dict())
@@ -71,7 +71,7 @@ def build_trio(settings: dict):
 
 def our_names(detector: dict, generator: dict) -> dict:
     inner = "objective.generator."
-    found = {
+    converted = {
         **encoder(detector, "backbone."),
         **encoder(generator, f"{inner}backbone."),
         f"{inner}emission.weight": generator["electra.embeddings.word_embeddings.weight"],
@@ -79,36 +79,36 @@ def our_names(detector: dict, generator: dict) -> dict:
     }
     for kind in ("weight", "bias"):
         head = f"{inner}emission.transform"
-        found[f"emission.dense.{kind}"] = detector[f"discriminator_predictions.dense.{kind}"]
+        converted[f"emission.dense.{kind}"] = detector[f"discriminator_predictions.dense.{kind}"]
         score = detector[f"discriminator_predictions.dense_prediction.{kind}"]
-        found[f"emission.score.{kind}"] = score
-        found[f"{head}.dense.{kind}"] = generator[f"generator_predictions.dense.{kind}"]
-        found[f"{head}.norm.{kind}"] = generator[f"generator_predictions.LayerNorm.{kind}"]
-    return found
+        converted[f"emission.score.{kind}"] = score
+        converted[f"{head}.dense.{kind}"] = generator[f"generator_predictions.dense.{kind}"]
+        converted[f"{head}.norm.{kind}"] = generator[f"generator_predictions.LayerNorm.{kind}"]
+    return converted
 
 
 def encoder(theirs: dict, prefix: str) -> dict:
     """The names of one network; queries, keys and values are one matrix here."""
     given = "electra.embeddings."
-    found = {
+    converted = {
         f"{prefix}embedding.tokens.weight": theirs[f"{given}word_embeddings.weight"],
         f"{prefix}embedding.positions.table.weight": theirs[f"{given}position_embeddings.weight"],
         f"{prefix}embedding.segments.weight": theirs[f"{given}token_type_embeddings.weight"],
     }
     for kind in ("weight", "bias"):
-        found[f"{prefix}embedding.norm.{kind}"] = theirs[f"{given}LayerNorm.{kind}"]
+        converted[f"{prefix}embedding.norm.{kind}"] = theirs[f"{given}LayerNorm.{kind}"]
         if f"electra.embeddings_project.{kind}" in theirs:
             widened = theirs[f"electra.embeddings_project.{kind}"]
-            found[f"{prefix}embedding.projection.{kind}"] = widened
+            converted[f"{prefix}embedding.projection.{kind}"] = widened
         layer = 0
         while f"electra.encoder.layer.{layer}.output.dense.{kind}" in theirs:
             there, here = f"electra.encoder.layer.{layer}.", f"{prefix}stack.blocks.{layer}."
             parts = [theirs[f"{there}attention.self.{n}.{kind}"] for n in ("query", "key", "value")]
-            found[f"{here}attention.qkv_projection.{kind}"] = torch.cat(parts)
+            converted[f"{here}attention.qkv_projection.{kind}"] = torch.cat(parts)
             for our_part, their_part in LAYER.items():
-                found[f"{here}{our_part}.{kind}"] = theirs[f"{there}{their_part}.{kind}"]
+                converted[f"{here}{our_part}.{kind}"] = theirs[f"{there}{their_part}.{kind}"]
             layer += 1
-    return found
+    return converted
 
 
 def inputs() -> dict[str, torch.Tensor]:
@@ -124,7 +124,7 @@ def inputs() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 @torch.no_grad()
-def test_logits_of_both_networks_are_those_of_transformers(settings: dict):
+def test_logits_of_both_networks_equal_transformers(settings: dict):
     ours, detector, generator = build_trio(settings)
     given = inputs()
     view = View(
@@ -138,20 +138,20 @@ def test_logits_of_both_networks_are_those_of_transformers(settings: dict):
         "attention_mask": given["real"].long(),
         "token_type_ids": given["segments"],
     }
-    real, writer = given["real"], ours.objective.generator
+    real, decoder = given["real"], ours.objective.generator
     pairs = [
         (ours.emission.log_odds(ours.hidden(view).values), detector(**theirs).logits),
-        (writer.emission.logits(writer.hidden(view).values), generator(**theirs).logits),
+        (decoder.emission.logits(decoder.hidden(view).values), generator(**theirs).logits),
     ]
-    for found, expected in pairs:
+    for actual, expected in pairs:
         assert expected[real].std() > 1
         assert expected[real].std(0).mean() > 0.02, "logits hardly depend on the inputs"
-        torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+        torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
-def test_detect_and_the_loss_are_those_of_transformers():
-    """Log-odds at every real place; the mean cross-entropy of the labels over those."""
+def test_detection_and_loss_equal_transformers():
+    """Log-odds at every unpadded position; the mean cross-entropy of the labels over those."""
     ours, detector, _ = build_trio(CONFIGS["narrow generator"])
     given = inputs()
     real = given["real"]
@@ -172,7 +172,7 @@ def test_detect_and_the_loss_are_those_of_transformers():
 
 
 @torch.no_grad()
-def test_the_detector_encodes_two_texts_as_two_segments():
+def test_detector_encodes_two_texts_as_two_segments():
     """<s> a … </s> b … </s>: the second text and its end are segment 1."""
     ours, detector, _ = build_trio(CONFIGS["narrow embedding"])
     batch = Batch.collate([[2, 9, 17, 3, 30, 8, 3]], pad=VOCABULARY.pad)
@@ -184,24 +184,24 @@ def test_the_detector_encodes_two_texts_as_two_segments():
 
 
 @torch.no_grad()
-def test_the_generator_scores_and_fills_by_transformers_logits():
-    """log p at a masked place; <pad>, <s> and <mask> are never predicted here, and are left out."""
+def test_generator_scores_and_fills_equal_transformers():
+    """log p at a masked position; <pad>, <s> and <mask> are never predicted here and left out."""
     ours, _, generator = build_trio(CONFIGS["narrow embedding"])
     sentence = [2, 9, 17, 30, 8, 3]
     batch = Batch.collate([sentence], pad=VOCABULARY.pad)
     never = list(VOCABULARY.unpredictable)
-    found = ours.log_prob(batch)
-    assert found.kind == "pseudo"
-    for place in range(1, 5):
+    actual = ours.log_prob(batch)
+    assert actual.kind == "pseudo"
+    for position in range(1, 5):
         masked = batch.tokens.clone()
-        masked[0, place] = VOCABULARY.mask
-        logits = generator(input_ids=masked).logits[0, place]
+        masked[0, position] = VOCABULARY.mask
+        logits = generator(input_ids=masked).logits[0, position]
         logits[never] = float("-inf")
         expected = F.log_softmax(logits, -1)
         hidden = masked == VOCABULARY.mask
         filled = ours.fill(batch, hidden).log_probs[0]
         torch.testing.assert_close(filled, expected, atol=1e-4, rtol=0)
         torch.testing.assert_close(
-            found.per_token[0, place - 1], expected[sentence[place]], atol=1e-4, rtol=0
+            actual.per_token[0, position - 1], expected[sentence[position]], atol=1e-4, rtol=0
         )
-    assert found.per_token[0, -1] == 0  # the end of a text whose length is given
+    assert actual.per_token[0, -1] == 0  # the end of a text whose length is given

@@ -22,25 +22,27 @@ T5 = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
 SENTINELS = [f"<extra_id_{number}>" for number in (4, 3, 2, 1, 0)]
 
 
-def save(model, symbols: dict[str, str], tail: list[str], folder: Path) -> None:
-    """Weights large enough for logits with a spread, and a tokeniser of words."""
+def save(model, special_tokens: dict[str, str], tail: list[str], folder: Path) -> None:
+    """Weights large enough for logits with a spread, and a tokenizer of words."""
     for name, parameter in model.named_parameters():
         norm = "norm" in name.lower() and name.endswith("weight")
         torch.nn.init.normal_(parameter, mean=float(norm), std=2.0 if "shared" in name else 0.5)
     model.save_pretrained(folder)
-    spelled = [*symbols.values(), *WORDS, *tail]
-    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(spelled)}, symbols["unk"]))
+    vocabulary = [*special_tokens.values(), *WORDS, *tail]
+    inner = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(vocabulary)}, special_tokens["unk"])
+    )
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner,
-        **{f"{role}_token": token for role, token in symbols.items()},
+        **{f"{role}_token": token for role, token in special_tokens.items()},
         additional_special_tokens=tail,
     ).save_pretrained(folder)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("symbol", ["[MASK]", "<mask>"])
-def test_bert_fills_in_what_theirs_would(tmp_path, symbol):
+@pytest.mark.parametrize("mask_token", ["[MASK]", "<mask>"])
+def test_bert_fill_equals_transformers(tmp_path, mask_token):
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=len(BERT) + len(WORDS),
@@ -54,21 +56,23 @@ def test_bert_fills_in_what_theirs_would(tmp_path, symbol):
     save(model, BERT, [], tmp_path / "theirs")
     import_hf(str(tmp_path / "theirs"), tmp_path / "run")
     ours = lmlab.load(tmp_path / "run")
-    [found] = ours.fill([f"the {symbol} sat on a {symbol}"], top=4)
+    [result] = ours.fill([f"the {mask_token} sat on a {mask_token}"], top=4)
     ids = [2, *(4 if w == "M" else 5 + WORDS.index(w) for w in "the M sat on a M".split()), 3]
     logits = model(input_ids=torch.tensor([ids])).logits[0]
     never = [0, 2, 4]  # padding, start and mask are never predicted here
-    for gap, place in zip(found.masks, (2, 6), strict=True):
-        log_probs = logits[place].index_fill(0, torch.tensor(never), -float("inf")).log_softmax(0)
+    for gap, position in zip(result.masks, (2, 6), strict=True):
+        log_probs = (
+            logits[position].index_fill(0, torch.tensor(never), -float("inf")).log_softmax(0)
+        )
         log_probs[3] = -float("inf")  # the end is predicted, but fills no gap
         best = log_probs.topk(4)
-        spelled = [*BERT.values(), *WORDS]
-        assert [each.text for each in gap.options] == [spelled[i] for i in best.indices.tolist()]
+        vocabulary = [*BERT.values(), *WORDS]
+        assert [each.text for each in gap.options] == [vocabulary[i] for i in best.indices.tolist()]
         values = torch.tensor([option.log_prob for option in gap.options])
         torch.testing.assert_close(values, best.values, atol=1e-4, rtol=0)
 
 
-def test_an_exported_run_fills_in_as_it_does_here(tmp_path):
+def test_exported_run_fills_as_the_original(tmp_path):
     """Byte pairs, whose <mask> takes the space before it; the candidates of their pipeline."""
     lines = ["The cats sat on the mats.", "Who ran? A dog, under the tree."] * 6
     (tmp_path / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
@@ -85,22 +89,22 @@ def test_an_exported_run_fills_in_as_it_does_here(tmp_path):
     ask = transformers.pipeline("fill-mask", str(tmp_path / "out"), device="cpu")
     ours = lmlab.load(tmp_path / "run")
     text = "Who <mask> under the tree?"
-    [found] = ours.fill([text], top=20)
+    [result] = ours.fill([text], top=20)
     found_there = ask(text, top_k=len(ask.tokenizer))
     theirs = {each["token"]: each["score"] for each in found_there}
     # Padding, start and mask are never predicted here.
     never = ask.tokenizer.convert_tokens_to_ids(["<pad>", "<s>", "<mask>"])
     rest = 1 - sum(theirs[number] for number in never)
-    options = found.masks[0].options
+    options = result.masks[0].options
     numbers = ask.tokenizer.convert_tokens_to_ids([option.pieces[0] for option in options])
-    symbols = {*never, ask.tokenizer.eos_token_id}
-    assert numbers == [number for number in theirs if number not in symbols][:20]
+    special_tokens = {*never, ask.tokenizer.eos_token_id}
+    assert numbers == [number for number in theirs if number not in special_tokens][:20]
     for number, option in zip(numbers, options, strict=True):
         assert option.probability == pytest.approx(theirs[number] / rest, rel=1e-4)
 
 
 @torch.no_grad()
-def test_t5_judges_answers_as_theirs_would(tmp_path):
+def test_t5_candidate_scores_equal_transformers(tmp_path):
     """log p(a | X_0 …) of their decoder; the blank is closed by any sentinel or the end."""
     torch.manual_seed(0)
     size = len(T5) + len(WORDS) + len(SENTINELS)
@@ -120,21 +124,21 @@ def test_t5_judges_answers_as_theirs_would(tmp_path):
     import_hf(str(tmp_path / "theirs"), tmp_path / "run")
     ours = lmlab.load(tmp_path / "run")
     candidates = ["cat", "dog under a tree"]
-    [found] = ours.fill(["the [MASK] sat on a mat"], among=candidates)
-    ids = {word: 3 + place for place, word in enumerate(WORDS)}
+    [result] = ours.fill(["the [MASK] sat on a mat"], among=candidates)
+    ids = {word: 3 + position for position, word in enumerate(WORDS)}
     first = size - 1  # <extra_id_0>
     source = [ids["the"], first, *(ids[word] for word in "sat on a mat".split()), 1]
-    for option in found.masks[0].options:
+    for option in result.masks[0].options:
         answer = [ids[word] for word in option.text.split()]
         logits = model(
             input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0, first, *answer]])
         ).logits[0, 1:]
         logits[:, 0] = -float("inf")  # padding is never predicted here
         log_probs = logits.log_softmax(-1)
-        written = sum(log_probs[place, token] for place, token in enumerate(answer))
-        closed = log_probs[-1, [1, *range(size - 5, size)]].logsumexp(0)
-        assert option.log_prob == pytest.approx(float(written + closed), abs=1e-4)
-    assert {option.text for option in found.masks[0].options} == set(candidates)
+        answer_log_prob = sum(log_probs[position, token] for position, token in enumerate(answer))
+        end_log_prob = log_probs[-1, [1, *range(size - 5, size)]].logsumexp(0)
+        assert option.log_prob == pytest.approx(float(answer_log_prob + end_log_prob), abs=1e-4)
+    assert {option.text for option in result.masks[0].options} == set(candidates)
     by_name, by_mask = ours.fill(
         ["the <extra_id_0> sat on a <extra_id_1>", "the [MASK] sat on a [MASK]"], top=3
     )

@@ -36,7 +36,7 @@ def build_pair(settings: dict):
         )
     ).eval()
     for name, parameter in theirs.named_parameters():
-        # Norms around one, so that places differ.
+        # Norms around one, so that positions differ.
         norm = ".ln_" in name and name.endswith("weight")
         torch.nn.init.normal_(parameter, mean=float(norm), std=0.5)
     ours = gpt.build(config, VOCABULARY).eval()
@@ -45,9 +45,9 @@ def build_pair(settings: dict):
 
 
 def our_names(theirs: dict, ours: dict) -> dict:
-    """GPT-2's names by hand; its linear maps are stored the other way round."""
+    """GPT-2's names by hand; its linear maps are stored transposed."""
     body = "backbone.stack.blocks"
-    found = {
+    converted = {
         "backbone.embedding.tokens.weight": theirs["wte.weight"],
         "emission.weight": theirs["wte.weight"],
         "backbone.embedding.positions.table.weight": theirs["wpe.weight"],
@@ -68,33 +68,33 @@ def our_names(theirs: dict, ours: dict) -> dict:
         layer, _, rest = name.removeprefix(f"{body}.").partition(".")
         part, _, kind = rest.rpartition(".")
         value = theirs[f"h.{layer}.{parts[part]}.{kind}"]
-        found[name] = value.t() if kind == "weight" and value.ndim == 2 else value
-    return found
+        converted[name] = value.t() if kind == "weight" and value.ndim == 2 else value
+    return converted
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
-def test_logits_are_those_of_gpt2(settings: dict):
+def test_logits_equal_gpt2(settings: dict):
     ours, theirs = build_pair(settings)
     tokens = torch.randint(5, VOCABULARY.size, (3, 11))
     lengths = torch.tensor([11, 7, 4])
     padding = (torch.arange(11) < lengths[:, None]).long()
     with torch.no_grad():
         view = View(inputs=tokens, lengths=lengths, attention_mask=CausalMask())
-        found = ours.emission.logits(ours.hidden(view).values)
+        actual = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(tokens, attention_mask=padding).logits
     real = padding.bool()
     assert expected[real].std() > 1
     assert expected[real].std(0).mean() > 0.02, "logits hardly depend on the inputs"
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=0)
 
 
-def test_logits_step_by_step_are_those_of_gpt2_with_its_cache():
+def test_cached_step_logits_equal_gpt2():
     ours, theirs = build_pair(CONFIGS["small"])
     tokens = torch.randint(5, VOCABULARY.size, (2, 9))
     memory, cache = ours.backbone.initial_state(2), None
     with torch.no_grad():
-        for place in range(9):
-            here = tokens[:, place : place + 1]
+        for position in range(9):
+            here = tokens[:, position : position + 1]
             view = View(inputs=here, lengths=torch.ones(2).long(), attention_mask=CausalMask())
             hidden = ours.hidden(view, memory)
             memory = hidden.state

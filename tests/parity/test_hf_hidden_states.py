@@ -40,12 +40,12 @@ def framed(model: lmlab.LanguageModel, theirs: object, text: str) -> torch.Tenso
     """(1, T) their ids of start, tokens and end, token by token."""
     vocabulary = model.tokenizer.vocabulary
     ours = [vocabulary.start, *model.tokenizer.encode(text), vocabulary.end]
-    spelled = [model.tokenizer.token(id) for id in ours]
-    return torch.tensor([theirs.convert_tokens_to_ids(spelled)])
+    token_strings = [model.tokenizer.token(id) for id in ours]
+    return torch.tensor([theirs.convert_tokens_to_ids(token_strings)])
 
 
 @pytest.mark.parametrize("system", ["bert", "gpt"])
-def test_every_layer_is_that_of_transformers(exported, system):
+def test_layer_states_equal_transformers(exported, system):
     model, folder = exported(system)
     network = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -56,27 +56,27 @@ def test_every_layer_is_that_of_transformers(exported, system):
         ]
     assert {len(layers) for layers in expected} == {4}
     for layer in (0, 1, 2, 3, -1):
-        found = model.encode(TEXTS, per_token=True, layer=layer)
-        for encoded, theirs in zip(found, expected, strict=True):
+        actual = model.encode(TEXTS, per_token=True, layer=layer)
+        for encoded, theirs in zip(actual, expected, strict=True):
             np.testing.assert_allclose(encoded.token_vectors, theirs[layer][0], atol=1e-4)
     # Pooled, the text's own tokens count, without start and end.
     for encoded, theirs in zip(model.encode(TEXTS, layer=1), expected, strict=True):
         np.testing.assert_allclose(encoded.vector, theirs[1][0, 1:-1].mean(0), atol=1e-4)
     for pooling, pick in (("first", 0), ("last", -2)):
-        found = model.encode(TEXTS, layer=2, pooling=pooling)
-        for encoded, theirs in zip(found, expected, strict=True):
+        actual = model.encode(TEXTS, layer=2, pooling=pooling)
+        for encoded, theirs in zip(actual, expected, strict=True):
             np.testing.assert_allclose(encoded.vector, theirs[2][0, pick], atol=1e-4)
 
 
-def test_detection_is_that_of_transformers(exported):
+def test_detection_equals_transformers(exported):
     model, folder = exported("electra")
     network = transformers.ElectraForPreTraining.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     for detected in model.detect(TEXTS):
         with torch.no_grad():
             logits = network(framed(model, tokenizer, detected.text)).logits[0, 1:-1]
-        found = [token.probability for token in detected.tokens]
-        np.testing.assert_allclose(found, logits.sigmoid(), atol=1e-5)
+        result = [token.probability for token in detected.tokens]
+        np.testing.assert_allclose(result, logits.sigmoid(), atol=1e-5)
         assert [token.token for token in detected.tokens] == detected.text.split()
-        likely = detected.replaced(threshold=max(found))
-        assert [token.probability for token in likely] == [max(found)]
+        likely = detected.replaced(threshold=max(result))
+        assert [token.probability for token in likely] == [max(result)]

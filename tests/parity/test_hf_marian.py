@@ -56,7 +56,7 @@ def build_pair(settings: dict):
     ).eval()
     for name, parameter in theirs.named_parameters():
         if "embed_positions" not in name:
-            # Norms around one, so that places differ.
+            # Norms around one, so that positions differ.
             norm = "layer_norm.weight" in name
             torch.nn.init.normal_(parameter, mean=float(norm), std=0.4)
     torch.nn.init.normal_(theirs.final_logits_bias)
@@ -68,7 +68,7 @@ def build_pair(settings: dict):
 def our_names(theirs: dict, ours: dict) -> dict:
     """Marian's names by hand; queries, keys and values are one matrix here."""
     shared = theirs["model.shared.weight"]
-    found = {
+    converted = {
         "emission.weight": shared,
         "emission.bias": theirs["final_logits_bias"][0],
         "backbone.encoder.embedding.tokens.weight": shared,
@@ -88,64 +88,64 @@ def our_names(theirs: dict, ours: dict) -> dict:
             continue
         side, _, _, layer, rest = name.removeprefix("backbone.").split(".", 4)
         part, _, kind = rest.rpartition(".")
-        place = f"model.{side}.layers.{layer}"
+        position = f"model.{side}.layers.{layer}"
         if part.endswith("qkv_projection"):
             attention = "self_attn" if part == "attention.qkv_projection" else "encoder_attn"
-            each = [theirs[f"{place}.{attention}.{one}_proj.{kind}"] for one in "qkv"]
-            found[name] = torch.cat(each)
+            each = [theirs[f"{position}.{attention}.{one}_proj.{kind}"] for one in "qkv"]
+            converted[name] = torch.cat(each)
         else:
-            found[name] = theirs[f"{place}.{parts[part]}.{kind}"]
-    return found
+            converted[name] = theirs[f"{position}.{parts[part]}.{kind}"]
+    return converted
 
 
 def some_texts():
-    """Sources and what is written, of different lengths on both sides."""
+    """Sources and targets, of different lengths on both sides."""
     generator = torch.Generator().manual_seed(1)
     sources = torch.randint(5, VOCABULARY.size, (3, 13), generator=generator)
-    written = torch.randint(5, VOCABULARY.size, (3, 9), generator=generator)
-    return sources, torch.tensor([13, 8, 2]), written, torch.tensor([3, 9, 6])
+    targets = torch.randint(5, VOCABULARY.size, (3, 9), generator=generator)
+    return sources, torch.tensor([13, 8, 2]), targets, torch.tensor([3, 9, 6])
 
 
-def real_places(lengths: torch.Tensor, time: int) -> torch.Tensor:
+def padding_mask(lengths: torch.Tensor, time: int) -> torch.Tensor:
     return torch.arange(time) < lengths[:, None]
 
 
 @EACH
-def test_logits_are_those_of_marian_with_padding_on_both_sides(settings: dict):
+def test_logits_equal_marian_with_padding_on_both_sides(settings: dict):
     ours, theirs = build_pair(settings)
-    sources, source_lengths, written, written_lengths = some_texts()
+    sources, source_lengths, targets, target_lengths = some_texts()
     view = View(
         inputs=sources,
         lengths=source_lengths,
         attention_mask=FullMask(),
-        decoder=View(inputs=written, lengths=written_lengths, attention_mask=CausalMask()),
+        decoder=View(inputs=targets, lengths=target_lengths, attention_mask=CausalMask()),
     )
     with torch.no_grad():
-        found = ours.emission.logits(ours.hidden(view).values)
+        actual = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(
             input_ids=sources,
-            attention_mask=real_places(source_lengths, 13).long(),
-            decoder_input_ids=written,
-            decoder_attention_mask=real_places(written_lengths, 9).long(),
+            attention_mask=padding_mask(source_lengths, 13).long(),
+            decoder_input_ids=targets,
+            decoder_attention_mask=padding_mask(target_lengths, 9).long(),
         ).logits
-    real = real_places(written_lengths, 9)
+    real = padding_mask(target_lengths, 9)
     assert expected[real].std() > 1
     assert expected[real].std(0).mean() > 0.02, "logits hardly depend on the inputs"
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=0)
 
 
 @EACH
-def test_logits_step_by_step_are_those_of_marian_with_its_cache(settings: dict):
+def test_cached_step_logits_equal_marian(settings: dict):
     ours, theirs = build_pair(settings)
-    sources, lengths, written, _ = some_texts()
-    mask, cache = real_places(lengths, 13).long(), None
+    sources, lengths, targets, _ = some_texts()
+    mask, cache = padding_mask(lengths, 13).long(), None
     with torch.no_grad():
         memory = ours.backbone.init_decoder(
             View(inputs=sources, lengths=lengths, attention_mask=FullMask())
         )
         encoded = theirs.get_encoder()(input_ids=sources, attention_mask=mask)
-        for place in range(written.shape[1]):
-            here = written[:, place : place + 1]
+        for position in range(targets.shape[1]):
+            here = targets[:, position : position + 1]
             view = View(inputs=here, lengths=torch.ones(3).long(), attention_mask=CausalMask())
             hidden = ours.hidden(view, memory)
             memory = hidden.state
@@ -161,16 +161,16 @@ def test_logits_step_by_step_are_those_of_marian_with_its_cache(settings: dict):
             torch.testing.assert_close(logits, answer.logits, atol=1e-4, rtol=0)
 
 
-def test_a_pair_is_scored_as_marian_scores_its_labels():
+def test_pair_score_equals_marian_label_scores():
     """Marian's loss is the mean over labels; ours has no mass on <pad>, <s> and <mask>."""
     ours, theirs = build_pair(CONFIGS["as published"])
     source, text = [2, 9, 30, 12, 3], [7, 8, 40, 3]
     condition = Batch.collate([source], pad=0)
     batch = Batch.collate([[2, *text]], pad=0, condition=condition)
     with torch.no_grad():
-        found = ours.log_prob(batch).per_token[0]
+        actual = ours.log_prob(batch).per_token[0]
         answer = theirs(input_ids=torch.tensor([source]), labels=torch.tensor([text]))
     logits = answer.logits[0]
     logits[:, list(VOCABULARY.unpredictable)] = float("-inf")
     expected = torch.log_softmax(logits, -1)[range(4), text]
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)

@@ -13,7 +13,7 @@ from lmlab.zoo import mpnet
 transformers = pytest.importorskip("transformers")
 
 OFFSET = 2
-"""Their positions of text begin here: 0 is unused and 1 is the padding's."""
+"""Their positions of tokens start here: 0 is unused and 1 is the padding's."""
 THEIR_PADDING = 1
 VOCABULARY = Vocabulary(size=41, pad=THEIR_PADDING, unknown=0)
 CONFIGS = {
@@ -52,7 +52,7 @@ def our_names(theirs: dict, ours: dict) -> dict:
     """MPNet's names by hand; queries, keys and values are one map of ours."""
     body = "backbone.stack.blocks"
     inputs, head = "mpnet.embeddings", "lm_head"
-    found = {
+    converted = {
         "backbone.embedding.tokens.weight": theirs[f"{inputs}.word_embeddings.weight"],
         "backbone.embedding.positions.table.weight": theirs[f"{inputs}.position_embeddings.weight"][
             OFFSET:
@@ -82,14 +82,14 @@ def our_names(theirs: dict, ours: dict) -> dict:
         at = f"mpnet.encoder.layer.{layer}"
         if part == "attention.qkv_projection":
             maps = [theirs[f"{at}.attention.attn.{each}.{kind}"] for each in "qkv"]
-            found[name] = torch.cat(maps)
+            converted[name] = torch.cat(maps)
         else:
-            found[name] = theirs[f"{at}.{parts[part]}.{kind}"]
-    return found
+            converted[name] = theirs[f"{at}.{parts[part]}.{kind}"]
+    return converted
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
-def test_logits_are_those_of_mpnet(settings: dict):
+def test_logits_equal_mpnet(settings: dict):
     """Texts long enough for buckets that hold many distances; they pad by the token."""
     ours, theirs = build_pair(settings)
     time = ours.window + 1
@@ -98,8 +98,8 @@ def test_logits_are_those_of_mpnet(settings: dict):
     tokens = torch.randint(5, VOCABULARY.size, (3, time)).masked_fill(~real, THEIR_PADDING)
     with torch.no_grad():
         view = View(inputs=tokens, lengths=lengths, attention_mask=FullMask())
-        found = ours.emission.logits(ours.hidden(view).values)
+        actual = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(tokens, attention_mask=real.long()).logits
     assert expected[real].std() > 1
     assert expected[real].std(0).mean() > 0.02, "logits hardly depend on the inputs"
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=0)

@@ -67,14 +67,14 @@ def build_pair(settings: dict):
             decoder_start_token_id=VOCABULARY.pad,
         )
     ).eval()
-    draw_weights(theirs)
+    randomise_weights(theirs)
     torch.nn.init.normal_(theirs.final_logits_bias, std=0.6)
     ours = pegasus.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.state_dict(), ours.state_dict()))
     return ours, theirs
 
 
-def draw_weights(model: torch.nn.Module) -> None:
+def randomise_weights(model: torch.nn.Module) -> None:
     """Large enough that logits spread, not so large that one sublayer drowns the others."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -87,25 +87,25 @@ def draw_weights(model: torch.nn.Module) -> None:
 
 def our_names(theirs: dict, ours: dict) -> dict:
     """Pegasus's names by hand; queries, keys and values are one matrix here, and three there."""
-    found = {
+    converted = {
         "emission.weight": theirs["model.shared.weight"],
         "emission.bias": theirs["final_logits_bias"][0],
     }
     for side in ("encoder", "decoder"):
         here, there = f"backbone.{side}", f"model.{side}"
-        found |= {
+        converted |= {
             f"{here}.embedding.tokens.weight": theirs["model.shared.weight"],
             f"{here}.stack.norm.weight": theirs[f"{there}.layer_norm.weight"],
             f"{here}.stack.norm.bias": theirs[f"{there}.layer_norm.bias"],
         }
     for name in ours:
         if ".stack.blocks." in name:
-            found[name] = in_layer(name, theirs)
-    return found
+            converted[name] = in_layer(name, theirs)
+    return converted
 
 
 def in_layer(name: str, theirs: dict) -> torch.Tensor:
-    """What stands there for one of our parameters of a layer."""
+    """Their parameter that corresponds to one of our layer parameters."""
     _, side, _, _, layer, *part, kind = name.split(".")
     body = f"model.{side}.layers.{layer}"
     if part[-1] != "qkv_projection":
@@ -120,7 +120,7 @@ def padded(*lengths: int, ends: tuple[int, ...] = ()) -> Batch:
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
-def test_logits_are_those_of_pegasus(settings: dict):
+def test_logits_equal_pegasus(settings: dict):
     """With padding in the source and in the text."""
     ours, theirs = build_pair(settings)
     source, text = padded(11, 6, 3), padded(5, 9, 7)
@@ -129,7 +129,7 @@ def test_logits_are_those_of_pegasus(settings: dict):
         view = View(
             inputs=source.tokens, lengths=source.lengths, attention_mask=FullMask(), decoder=decoder
         )
-        found = ours.emission.logits(ours.hidden(view).values)
+        actual = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(
             input_ids=source.tokens,
             attention_mask=source.mask().long(),
@@ -138,13 +138,13 @@ def test_logits_are_those_of_pegasus(settings: dict):
         ).logits
     real = text.mask()
     assert expected[real].std(0).mean() > 1, "logits hardly depend on the inputs"
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=0)
 
 
-def test_logits_step_by_step_are_those_of_pegasus_with_its_cache():
-    """Started as they start: <pad>; a source ends with </s> and has no start symbol."""
-    customs = {"decoder_prefix": (VOCABULARY.pad,), "source_has_start": False}
-    ours, theirs = build_pair({**CONFIGS["small"], **customs})
+def test_cached_step_logits_equal_pegasus():
+    """Started as they start: <pad>; a source ends with </s> and has no start token."""
+    conventions = {"decoder_prefix": (VOCABULARY.pad,), "source_has_start": False}
+    ours, theirs = build_pair({**CONFIGS["small"], **conventions})
     theirs_source = padded(8, 5, ends=(VOCABULARY.end,))
     rows = theirs_source.tokens.tolist()
     lengths = theirs_source.lengths.tolist()
@@ -158,7 +158,7 @@ def test_logits_step_by_step_are_those_of_pegasus_with_its_cache():
         state = ours.start(2, condition=condition)
         seen = theirs_source.mask().long()
         memory = theirs.get_encoder()(theirs_source.tokens, attention_mask=seen)
-        for place in range(9):
+        for position in range(9):
             answer = theirs(
                 encoder_outputs=memory,
                 attention_mask=seen,
@@ -169,5 +169,5 @@ def test_logits_step_by_step_are_those_of_pegasus_with_its_cache():
             cache = answer.past_key_values
             logits = ours.emission.logits(state.values)
             torch.testing.assert_close(logits, answer.logits[:, 0], atol=1e-4, rtol=0)
-            token = text[:, place : place + 1]
+            token = text[:, position : position + 1]
             state = ours.advance(state, token[:, 0])

@@ -12,7 +12,7 @@ from lmlab.zoo import roberta
 transformers = pytest.importorskip("transformers")
 
 VOCABULARY = Vocabulary(size=43, start=0, pad=1, end=2, unknown=3, mask=42)
-"""The ids of the published tokeniser: <s> <pad> </s> <unk> … <mask>."""
+"""The ids of the published tokenizer: <s> <pad> </s> <unk> … <mask>."""
 OFFSET = VOCABULARY.pad + 1
 """Rows of their table of positions that no text uses."""
 CONFIGS = {
@@ -54,14 +54,14 @@ def build_pair(settings: dict):
             pad_token_id=VOCABULARY.pad,
         )
     ).eval()
-    spread_out(theirs)
+    randomise_weights(theirs)
     ours = roberta.build(config, VOCABULARY).eval()
     ours.load_state_dict(our_names(theirs.state_dict(), ours.state_dict()))
     return ours, theirs
 
 
-def spread_out(model: torch.nn.Module) -> None:
-    """Random weights that keep texts apart: matrices large, norms near one."""
+def randomise_weights(model: torch.nn.Module) -> None:
+    """Random weights under which texts differ: matrices large, norms near one."""
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=0.6 if parameter.ndim == 2 else 0.2)
         if "norm" in name.lower() and name.endswith("weight"):
@@ -70,14 +70,14 @@ def spread_out(model: torch.nn.Module) -> None:
 
 def our_names(theirs: dict, ours: dict) -> dict:
     """RoBERTa's names by hand; our table of positions has no unused rows."""
-    found = {}
+    converted = {}
     for name in ours:
         part, _, kind = name.rpartition(".")
         if part == "backbone.embedding.positions.table":
-            found[name] = theirs["roberta.embeddings.position_embeddings.weight"][OFFSET:]
+            converted[name] = theirs["roberta.embeddings.position_embeddings.weight"][OFFSET:]
             continue
         if part in OUTSIDE:
-            found[name] = theirs[f"{OUTSIDE[part]}.{kind}"]
+            converted[name] = theirs[f"{OUTSIDE[part]}.{kind}"]
             continue
         layer, _, inner = part.removeprefix("backbone.stack.blocks.").partition(".")
         where = f"roberta.encoder.layer.{layer}"
@@ -85,15 +85,15 @@ def our_names(theirs: dict, ours: dict) -> dict:
             parts = [
                 theirs[f"{where}.attention.self.{x}.{kind}"] for x in ("query", "key", "value")
             ]
-            found[name] = torch.cat(parts)
+            converted[name] = torch.cat(parts)
         else:
-            found[name] = theirs[f"{where}.{INSIDE[inner]}.{kind}"]
-    return found
+            converted[name] = theirs[f"{where}.{INSIDE[inner]}.{kind}"]
+    return converted
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
-def test_logits_are_those_of_roberta(settings: dict):
-    """With padding, whose ids decide their positions; at masked places and at all others."""
+def test_logits_equal_roberta(settings: dict):
+    """With padding, whose ids decide their positions; at masked positions and at all others."""
     ours, theirs = build_pair(settings)
     generator = torch.Generator().manual_seed(2)
     draws = [torch.randint(3, 42, (n,), generator=generator).tolist() for n in (9, 5, 2)]
@@ -103,8 +103,8 @@ def test_logits_are_those_of_roberta(settings: dict):
     view = ours.objective.fill_view(batch, masked)
     real = batch.mask()
     with torch.no_grad():
-        found = ours.emission.logits(ours.hidden(view).values)
+        actual = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(view.inputs, attention_mask=real.long()).logits
     assert expected[real].std() > 1
     assert expected[real].std(0).mean() > 0.02, "logits hardly depend on the inputs"
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=0)

@@ -1,7 +1,7 @@
 """Every family of the Hub's format, in and out, against transformers: the same logits.
 
-Checkpoints are made by transformers with random weights and a small tokeniser; they have a few more
-token vectors than the tokeniser has tokens, as many published ones do.
+Checkpoints are made by transformers with random weights and a small tokenizer; they have a few more
+token vectors than the tokenizer has tokens, as many published ones do.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ TEXTS = ["the cat sat on the mat", "a big dog ran under the old tree", "the bird
 BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 FAIRSEQ = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 # Checkpoints and trainings are made once for all tests of a group.
-CAME, WENT = pytest.mark.xdist_group("hf imported"), pytest.mark.xdist_group("hf exported")
-SPARE = 3
-"""Token vectors beyond the tokeniser's."""
+IMPORT_GROUP, EXPORT_GROUP = (
+    pytest.mark.xdist_group("hf imported"),
+    pytest.mark.xdist_group("hf exported"),
+)
+SPARE_ROWS = 3
+"""Token vectors beyond the tokenizer's."""
 ENCODER = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
 RELU = {"intermediate_size": 40, "max_position_embeddings": 30, "hidden_act": "relu"}
 GELU = RELU | {"hidden_act": "gelu"}
@@ -70,11 +73,11 @@ class Case:
     auto: str
     """The automatic class that loads it."""
     config: dict[str, Any]
-    symbols: dict[str, str]
+    special_tokens: dict[str, str]
     tail: tuple[str, ...] = ()
-    """Symbols at the end of the vocabulary."""
+    """Special tokens at the end of the vocabulary."""
     given: tuple[str, ...] = ()
-    """What it is given beside tokens and padding: segments, or a text to write."""
+    """Inputs besides tokens and padding: segments, or a target text."""
     untied: bool = False
     first: dict[str, int] = field(default_factory=dict)
     """Tables whose first rows no text uses, by a part of their name, and how many."""
@@ -86,7 +89,7 @@ CASES = {
         head="LMHeadModel",
         auto="AutoModelForCausalLM",
         config={"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 30},
-        symbols={"bos": "<|endoftext|>", "eos": "<|endoftext|>"},
+        special_tokens={"bos": "<|endoftext|>", "eos": "<|endoftext|>"},
     ),
     "gpt2 untied": Case(
         kind="GPT2",
@@ -101,14 +104,14 @@ CASES = {
             "activation_function": "relu",
             "tie_word_embeddings": False,
         },
-        symbols={"bos": "<|endoftext|>", "eos": "<|endoftext|>"},
+        special_tokens={"bos": "<|endoftext|>", "eos": "<|endoftext|>"},
     ),
     "bert": Case(
         kind="Bert",
         head="ForPreTraining",
         auto="AutoModelForPreTraining",
         config=ENCODER | RELU,
-        symbols=BERT,
+        special_tokens=BERT,
         given=("segments",),
     ),
     "bert without pairs": Case(
@@ -116,7 +119,7 @@ CASES = {
         head="ForMaskedLM",
         auto="AutoModelForMaskedLM",
         config=ENCODER | GELU | {"type_vocab_size": 3},
-        symbols=BERT,
+        special_tokens=BERT,
         given=("segments",),
     ),
     "roberta": Case(
@@ -124,7 +127,7 @@ CASES = {
         head="ForMaskedLM",
         auto="AutoModelForMaskedLM",
         config=ENCODER | GELU | {"type_vocab_size": 1},
-        symbols=FAIRSEQ,
+        special_tokens=FAIRSEQ,
         first={"position_embeddings": 2},
     ),
     "albert": Case(
@@ -132,7 +135,7 @@ CASES = {
         head="ForPreTraining",
         auto="AutoModelForPreTraining",
         config=ENCODER | RELU | {"embedding_size": 10},
-        symbols=BERT | {"pad": "<pad>", "unk": "<unk>"},
+        special_tokens=BERT | {"pad": "<pad>", "unk": "<unk>"},
         given=("segments",),
     ),
     "mpnet": Case(
@@ -140,7 +143,7 @@ CASES = {
         head="ForMaskedLM",
         auto="AutoModelForMaskedLM",
         config=ENCODER | GELU,
-        symbols={"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+        special_tokens={"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
         tail=("<mask>",),
         first={"position_embeddings": 2},
     ),
@@ -149,7 +152,7 @@ CASES = {
         head="LMHeadModel",
         auto="AutoModelForCausalLM",
         config={"d_model": 24, "n_layer": 2, "n_head": 3, "d_inner": 40, "clamp_len": 4},
-        symbols={
+        special_tokens={
             "unk": "<unk>",
             "bos": "<s>",
             "eos": "</s>",
@@ -165,7 +168,7 @@ CASES = {
         head="ForConditionalGeneration",
         auto="AutoModelForSeq2SeqLM",
         config=T5 | {"relative_attention_num_buckets": 8, "decoder_start_token_id": 0},
-        symbols={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+        special_tokens={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
         tail=tuple(f"<extra_id_{number}>" for number in range(5, -1, -1)),
         given=("text",),
     ),
@@ -179,7 +182,7 @@ CASES = {
             "tie_word_embeddings": False,
             "decoder_start_token_id": 0,
         },
-        symbols={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+        special_tokens={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
         tail=tuple(f"<extra_id_{number}>" for number in range(5, -1, -1)),
         given=("text",),
         untied=True,
@@ -189,7 +192,7 @@ CASES = {
         head="ForConditionalGeneration",
         auto="AutoModelForSeq2SeqLM",
         config=BART,
-        symbols=FAIRSEQ,
+        special_tokens=FAIRSEQ,
         given=("text",),
         first={"embed_positions": 2},
     ),
@@ -198,12 +201,12 @@ CASES = {
         head="ForConditionalGeneration",
         auto="AutoModelForSeq2SeqLM",
         config=BART | {"scale_embedding": True, "activation_function": "relu"},
-        symbols={"pad": "<pad>", "eos": "</s>", "mask": "<mask_2>", "unk": "<unk>"},
+        special_tokens={"pad": "<pad>", "eos": "</s>", "mask": "<mask_2>", "unk": "<unk>"},
         tail=("<mask_1>",),
         given=("text",),
     ),
 }
-OWN = {
+TRAINED_SYSTEMS = {
     "gpt": {},
     "bert": {},
     "bert-wwm": {"pairs": "none", "segments": 0},
@@ -223,37 +226,43 @@ OWN = {
 def write_checkpoint(case: Case, folder: Path):
     """A random checkpoint of transformers, and the model."""
     torch.manual_seed(0)
-    spelled = [*dict.fromkeys(case.symbols.values()), *WORDS, *case.tail]
+    vocabulary = [*dict.fromkeys(case.special_tokens.values()), *WORDS, *case.tail]
     inner = Tokenizer(
-        models.WordLevel({word: i for i, word in enumerate(spelled)}, case.symbols.get("unk"))
+        models.WordLevel(
+            {word: i for i, word in enumerate(vocabulary)}, case.special_tokens.get("unk")
+        )
     )
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    ids = {f"{role}_token_id": inner.token_to_id(token) for role, token in case.symbols.items()}
+    ids = {
+        f"{role}_token_id": inner.token_to_id(token) for role, token in case.special_tokens.items()
+    }
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     config = getattr(transformers, f"{case.kind}Config")(
-        **{name: ids.get(name) for name in names}, vocab_size=len(spelled) + SPARE, **case.config
+        **{name: ids.get(name) for name in names},
+        vocab_size=len(vocabulary) + SPARE_ROWS,
+        **case.config,
     )
     model = getattr(transformers, f"{case.kind}{case.head}")(config).eval()
     if case.untied:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
-    randomise(model)
+    randomise_weights(model)
     model.save_pretrained(folder)
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner,
-        **{f"{role}_token": token for role, token in case.symbols.items()},
+        **{f"{role}_token": token for role, token in case.special_tokens.items()},
         additional_special_tokens=list(case.tail),
     )
     fast.save_pretrained(folder)
     return model
 
 
-def randomise(model) -> None:
-    """Weights large enough for logits with a spread; norms around one, so that places differ."""
+def randomise_weights(model) -> None:
+    """Weights large enough for logits with a spread; norms around one, so that positions differ."""
     for name, parameter in model.named_parameters():
         if "embed_positions" in name and not parameter.requires_grad:
             continue  # PEGASUS's sines
         norm = "norm" in name.lower() and name.endswith("weight")
-        # T5 divides its logits, and a detector has but one for each place.
+        # T5 divides its logits, and a detector has one per position.
         large = "shared" in name or "dense_prediction" in name
         torch.nn.init.normal_(parameter, mean=float(norm), std=2.0 if large else 0.6)
     if hasattr(model, "final_logits_bias"):
@@ -296,12 +305,12 @@ class Inputs:
 
 
 def make_inputs(model: TrainedModel, given: tuple[str, ...]) -> Inputs:
-    """Words alone; behind a row's end stands padding, by which some of theirs count positions."""
+    """Words only; rows end in padding, from which some of theirs derive positions."""
     generator = torch.Generator().manual_seed(1)
     tokenizer = model.tokenizer
     words = torch.tensor(sorted({i for text in TEXTS for i in tokenizer.encode(text)}))
 
-    def draw(time: int) -> Tensor:
+    def sample_words(time: int) -> Tensor:
         return words[torch.randint(len(words), (3, time), generator=generator)]
 
     lengths = torch.tensor([9, 7, 4])
@@ -309,10 +318,10 @@ def make_inputs(model: TrainedModel, given: tuple[str, ...]) -> Inputs:
     pad = min(tokenizer.vocabulary.pad, tokenizer.vocabulary.size - 2)
     segments = torch.randint(0, 2, (3, 9), generator=generator) if "segments" in given else None
     return Inputs(
-        tokens=draw(9).masked_fill(padding, pad),
+        tokens=sample_words(9).masked_fill(padding, pad),
         lengths=lengths,
         segments=segments,
-        text=draw(5) if "text" in given else None,
+        text=sample_words(5) if "text" in given else None,
     )
 
 
@@ -328,13 +337,13 @@ def their_logits(model, inputs: Inputs) -> Tensor:
     return answer.prediction_logits if "prediction_logits" in answer else answer.logits
 
 
-def assert_same(found: Tensor, expected: Tensor, inputs: Inputs) -> None:
-    """At real places, of the tokens that both have."""
+def assert_same(actual: Tensor, expected: Tensor, inputs: Inputs) -> None:
+    """At unpadded positions, of the tokens that both have."""
     real = inputs.real if inputs.text is None else torch.ones(inputs.text.shape).bool()
-    tokens = min(found.shape[-1], expected.shape[-1])
-    found, expected = found[real][:, :tokens], expected[real][:, :tokens]
+    tokens = min(actual.shape[-1], expected.shape[-1])
+    actual, expected = actual[real][:, :tokens], expected[real][:, :tokens]
     assert expected.std() > 1
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
 
 
 def predictable(model: TrainedModel) -> Tensor:
@@ -346,23 +355,29 @@ def predictable(model: TrainedModel) -> Tensor:
 
 
 def assert_same_probabilities(
-    ours: Tensor, theirs: Tensor, able: Tensor, inputs: Inputs, *, biased: bool
+    ours: Tensor, theirs: Tensor, predictable_tokens: Tensor, inputs: Inputs, *, biased: bool
 ) -> None:
     """Our log-probabilities are those of their softmax over all tokens, where there is a bias."""
     real = inputs.real if inputs.text is None else torch.ones(inputs.text.shape).bool()
-    expected = ours[real][:, : len(able)].masked_fill(~able, -torch.inf).log_softmax(-1)[:, able]
+    expected = (
+        ours[real][:, : len(predictable_tokens)]
+        .masked_fill(~predictable_tokens, -torch.inf)
+        .log_softmax(-1)[:, predictable_tokens]
+    )
     whole = theirs[real].log_softmax(-1)
-    assert (whole[:, ~able].exp().sum(-1) < 1e-6).all() == biased
+    assert (whole[:, ~predictable_tokens].exp().sum(-1) < 1e-6).all() == biased
     if not biased:
-        whole = theirs[real].masked_fill(~able, -torch.inf).log_softmax(-1)
-    # Beside it the rounding of float32, of log-probabilities down to -50.
-    torch.testing.assert_close(whole[:, able], expected, atol=1e-5, rtol=1e-5)
+        whole = theirs[real].masked_fill(~predictable_tokens, -torch.inf).log_softmax(-1)
+    # Plus the rounding of float32, of log-probabilities down to -50.
+    torch.testing.assert_close(whole[:, predictable_tokens], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_every_family_is_tried_both_ways():
-    tried = {json_type(case) for case in CASES.values()}
-    assert tried | {"electra"} == families().keys()
-    assert {name for family in families().values() for name in family.systems} == OWN.keys()
+def test_every_family_has_import_and_export_cases():
+    tested = {json_type(case) for case in CASES.values()}
+    assert tested | {"electra"} == families().keys()
+    assert {
+        name for family in families().values() for name in family.systems
+    } == TRAINED_SYSTEMS.keys()
 
 
 def json_type(case: Case) -> str:
@@ -371,33 +386,33 @@ def json_type(case: Case) -> str:
 
 @pytest.fixture(scope="module", params=CASES)
 def imported(request, tmp_path_factory):
-    """A case, the model of transformers, and its folder beside the run made of it."""
+    """A case, the model of transformers, and the folder with it and the imported run."""
     case, folder = CASES[request.param], tmp_path_factory.mktemp("imported")
     theirs = write_checkpoint(case, folder / "theirs")
     import_hf(folder / "theirs", folder / "run")
     return case, theirs, folder
 
 
-@CAME
-def test_an_imported_checkpoint_gives_the_logits_of_transformers(imported):
+@IMPORT_GROUP
+def test_imported_logits_equal_transformers(imported):
     case, theirs, folder = imported
     model = load_run(folder / "run")
     inputs = make_inputs(model, case.given)
     assert_same(our_logits(model, inputs), their_logits(theirs, inputs), inputs)
 
 
-@CAME
-def test_an_imported_checkpoint_goes_out_as_it_came(imported):
+@IMPORT_GROUP
+def test_imported_checkpoint_is_exported_unchanged(imported):
     """The same weights under the same names, but for rows that no token and no position has."""
     case, theirs, folder = imported
     export_hf(folder / "run", folder / "again")
     before, after = (load_file(folder / name / "model.safetensors") for name in ("theirs", "again"))
     tokens = after_rows(folder / "again")
-    assert before.keys() - after.keys() <= {"lm_head.weight"}  # the tied one, kept twice by some
+    assert before.keys() - after.keys() <= {"lm_head.weight"}  # the tied one, stored twice by some
     assert after.keys() <= before.keys()
     for name, value in after.items():
         expected = before[name]
-        if tokens + SPARE in expected.shape:
+        if tokens + SPARE_ROWS in expected.shape:
             expected = expected[..., :tokens] if expected.ndim == 1 or "bias" in name else expected
             expected = expected[:tokens]
         skipped = next((rows for part, rows in case.first.items() if part in name), 0)
@@ -413,8 +428,8 @@ def test_an_imported_checkpoint_goes_out_as_it_came(imported):
     assert_same(their_logits(loaded, inputs), their_logits(theirs, inputs), inputs)
 
 
-@CAME
-def test_an_imported_checkpoint_is_used_like_a_run_of_ours(imported):
+@IMPORT_GROUP
+def test_imported_checkpoint_scores_samples_and_fills(imported):
     """It scores; and samples or fills, by what its system can."""
     _, _, folder = imported
     model = lmlab.load(folder / "run")
@@ -432,10 +447,10 @@ def test_an_imported_checkpoint_is_used_like_a_run_of_ours(imported):
         assert len(filled.masks[0].options) == 3
 
 
-@CAME
+@IMPORT_GROUP
 @torch.no_grad()
-def test_the_score_of_an_imported_gpt2_is_that_of_transformers(tmp_path):
-    """log p of each token and of the end, after the end symbol; of the tokens that there are."""
+def test_imported_gpt2_score_equals_transformers(tmp_path):
+    """log p of each token and of the end, after the end token; of the tokens that there are."""
     theirs = write_checkpoint(CASES["gpt2"], tmp_path / "theirs")
     import_hf(tmp_path / "theirs", tmp_path / "run")
     model = lmlab.load(tmp_path / "run")
@@ -444,16 +459,16 @@ def test_the_score_of_an_imported_gpt2_is_that_of_transformers(tmp_path):
     ids = torch.tensor([[end, *model.tokenizer.encode(TEXTS[0]), end]])
     known = theirs(ids).logits[0, :, : model.tokenizer.vocabulary.size - 1]
     expected = torch.log_softmax(known, -1)[range(ids.shape[1] - 1), ids[0, 1:]]
-    found = torch.tensor([token.log_prob for token in score.per_token])
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    actual = torch.tensor([token.log_prob for token in score.per_token])
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
 
 
 def after_rows(folder: Path) -> int:
     return int(json.loads((folder / "config.json").read_text())["vocab_size"])
 
 
-@CAME
-def test_the_tokeniser_goes_out_as_it_came(imported):
+@IMPORT_GROUP
+def test_imported_tokenizer_is_exported_unchanged(imported):
     _, _, folder = imported
     if not (folder / "again").exists():
         export_hf(folder / "run", folder / "again")
@@ -468,7 +483,7 @@ def test_the_tokeniser_goes_out_as_it_came(imported):
     ]
 
 
-@pytest.fixture(scope="module", params=OWN)
+@pytest.fixture(scope="module", params=TRAINED_SYSTEMS)
 def trained(request, tmp_path_factory):
     """A system trained here for two steps, its weights made large, and the folder of its run."""
     name, folder = request.param, tmp_path_factory.mktemp("trained")
@@ -478,15 +493,15 @@ def trained(request, tmp_path_factory):
         data=folder / "corpus.txt",
         out=folder / "run",
         size="tiny",
-        settings=OWN[name],
+        settings=TRAINED_SYSTEMS[name],
         steps=2,
         quiet=True,
     )
-    enlarge(folder / "run")
+    enlarge_weights(folder / "run")
     return name, folder
 
 
-def enlarge(run: Path) -> None:
+def enlarge_weights(run: Path) -> None:
     """So that logits have a spread, which those of two steps have not."""
     torch.manual_seed(0)
     model = load_run(run)
@@ -497,8 +512,8 @@ def enlarge(run: Path) -> None:
     RunFolder(run).save_weights(model.system)
 
 
-@WENT
-def test_a_run_of_ours_goes_out_with_the_same_logits_and_ids(trained):
+@EXPORT_GROUP
+def test_exported_run_has_the_same_logits_and_ids(trained):
     name, folder = trained
     model = load_run(folder / "run")
     family = export_hf(folder / "run", folder / "out")
@@ -511,35 +526,45 @@ def test_a_run_of_ours_goes_out_with_the_same_logits_and_ids(trained):
     assert not info["missing_keys"] and not info["unexpected_keys"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "out")
     inputs = make_inputs(model, ("text",) if model.card.conditional else ())
-    shown = inputs
+    their_inputs = inputs
     if family.pad is not None:
-        # Padding and the token of its number have changed places; no word is one of the two.
-        shown = Inputs(
+        # Padding and the token of its number are swapped; no word is one of the two.
+        their_inputs = Inputs(
             tokens=inputs.tokens.masked_fill(~inputs.real, family.pad),
             lengths=inputs.lengths,
             segments=None,
             text=None,
         )
-    found = their_logits(theirs, shown)
+    result = their_logits(theirs, their_inputs)
     if name == "electra":
         ours = model.system.emission.log_odds(model.system.hidden(inputs.view(False)).values)
         torch.testing.assert_close(
-            ours.detach()[inputs.real], found[inputs.real], atol=1e-4, rtol=0
+            ours.detach()[inputs.real], result[inputs.real], atol=1e-4, rtol=0
         )
     else:
-        able = predictable(model)
+        predictable_tokens = predictable(model)
         ours = our_logits(model, inputs)
-        ours = ours if family.pad is None else exchanged(ours, model.tokenizer.vocabulary.pad, 1)
-        able = able if family.pad is None else exchanged(able, model.tokenizer.vocabulary.pad, 1)
-        able = able[: found.shape[-1]]
-        assert_same(ours[..., : len(able)][..., able], found[..., able], inputs)
-        assert_same_probabilities(ours, found, able, inputs, biased=family.output_bias is not None)
+        ours = ours if family.pad is None else swap_tokens(ours, model.tokenizer.vocabulary.pad, 1)
+        predictable_tokens = (
+            predictable_tokens
+            if family.pad is None
+            else swap_tokens(predictable_tokens, model.tokenizer.vocabulary.pad, 1)
+        )
+        predictable_tokens = predictable_tokens[: result.shape[-1]]
+        assert_same(
+            ours[..., : len(predictable_tokens)][..., predictable_tokens],
+            result[..., predictable_tokens],
+            inputs,
+        )
+        assert_same_probabilities(
+            ours, result, predictable_tokens, inputs, biased=family.output_bias is not None
+        )
     if name == "electra":
         generator = transformers.AutoModelForMaskedLM.from_pretrained(folder / "out" / "generator")
         shares = their_logits(generator, inputs)[inputs.real].softmax(-1)
         assert shares[:, ~predictable(model)].sum(-1).max() < 1e-6
-    remark = softmax_note(family)
-    assert (remark is None) == (name not in ("gpt", "t5"))
+    note = softmax_note(family)
+    assert (note is None) == (name not in ("gpt", "t5"))
     for text in TEXTS:
         words = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert words == model.tokenizer.encode(text)
@@ -547,8 +572,8 @@ def test_a_run_of_ours_goes_out_with_the_same_logits_and_ids(trained):
         assert [i for i in framed if i in words] == words and len(framed) > len(words)
 
 
-@WENT
-def test_a_masked_model_trained_by_a_contrast_goes_out_as_any(tmp_path):
+@EXPORT_GROUP
+def test_masked_model_trained_by_nce_is_exported(tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(TEXTS * 4) + "\n", encoding="utf-8")
     words = {"data": tmp_path / "corpus.txt", "out": tmp_path / "run", "size": "tiny"}
     settings = {"noise_samples": 5, "log_z": "learned", "noise": "uniform"}
@@ -560,16 +585,16 @@ def test_a_masked_model_trained_by_a_contrast_goes_out_as_any(tmp_path):
     assert scored[0] == pytest.approx(scored[1], abs=1e-4)
 
 
-def exchanged(logits: Tensor, first: int, second: int) -> Tensor:
+def swap_tokens(logits: Tensor, first: int, second: int) -> Tensor:
     order = list(range(logits.shape[-1]))
     order[first], order[second] = second, first
     return logits[..., order]
 
 
-@WENT
-def test_out_and_in_again_is_the_same_system(trained):
+@EXPORT_GROUP
+def test_export_import_round_trip_keeps_all_weights(trained):
     """Every weight to the bit but biases of tokens that are never predicted; tokens may have got
-    other ids, and symbols of ours be tokens."""
+    other ids, and our special tokens be ordinary tokens."""
     name, folder = trained
     if not (folder / "out").exists():
         export_hf(folder / "run", folder / "out")
@@ -582,28 +607,28 @@ def test_out_and_in_again_is_the_same_system(trained):
     assert all("segments" in name and not again[name].any() for name in only_back)
     pad = families()[back.config["imported"]["config"]["model_type"]].pad
     for name, value in ours.items():
-        found = again[name]
+        result = again[name]
         if pad is not None and len(value) == before.tokenizer.vocabulary.size:
-            found = found[[1, 0, *range(2, len(found))]]
+            result = result[[1, 0, *range(2, len(result))]]
         if name.endswith("emission.bias"):
-            # What is never predicted goes out with a bias of its own.
-            able = predictable(before)
-            assert (found[~able] == NEVER_PREDICTED_BIAS).all()
-            found, value = found[able], value[able]
-        assert torch.equal(found, value), name
+            # Tokens that are never predicted are exported with a bias of their own.
+            predictable_tokens = predictable(before)
+            assert (result[~predictable_tokens] == NEVER_PREDICTED_BIAS).all()
+            result, value = result[predictable_tokens], value[predictable_tokens]
+        assert torch.equal(result, value), name
 
 
-@WENT
-def test_out_and_in_again_scores_the_same(trained):
-    """Also what config.json has no word for: whether a source begins with <s>, say."""
+@EXPORT_GROUP
+def test_export_import_round_trip_keeps_scores(trained):
+    """Also with settings that config.json can't express, such as source_has_start."""
     _, folder = trained
     if not (folder / "back").exists():
         export_hf(folder / "run", folder / "out")
         import_hf(folder / "out", folder / "back")
-    assert_scores_alike(folder / "run", folder / "back")
+    assert_equal_scores(folder / "run", folder / "back")
 
 
-UNSAID = {
+LMLAB_ONLY_SETTINGS = {
     "bart": {"source_has_start": False, "noises": ("infilling", "permutation")},
     "pegasus": {"source_has_start": False, "full_mask_rate": 0.25},
     "t5": {"objective": "language-modelling"},
@@ -612,23 +637,23 @@ UNSAID = {
 """Settings that a text's score depends on, or further training, and theirs can't say."""
 
 
-@WENT
-@pytest.mark.parametrize("name", UNSAID)
-def test_settings_without_a_word_of_theirs_come_back(name, tmp_path):
+@EXPORT_GROUP
+@pytest.mark.parametrize("name", LMLAB_ONLY_SETTINGS)
+def test_settings_unknown_to_transformers_round_trip(name, tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(TEXTS * 4) + "\n", encoding="utf-8")
-    words = {"settings": UNSAID[name], "size": "tiny", "steps": 1, "quiet": True}
+    words = {"settings": LMLAB_ONLY_SETTINGS[name], "size": "tiny", "steps": 1, "quiet": True}
     train(name, data=tmp_path / "corpus.txt", out=tmp_path / "run", **words)
-    enlarge(tmp_path / "run")
+    enlarge_weights(tmp_path / "run")
     export_hf(tmp_path / "run", tmp_path / "out")
     back = import_hf(tmp_path / "out", tmp_path / "back")
-    for setting, value in UNSAID[name].items():
-        found = back.config["system_config"][setting]
-        assert found == (list(value) if isinstance(value, tuple) else value), setting
-    assert_scores_alike(tmp_path / "run", tmp_path / "back")
-    # A stranger's entry is read as a setting is, and refused as one.
+    for setting, value in LMLAB_ONLY_SETTINGS[name].items():
+        result = back.config["system_config"][setting]
+        assert result == (list(value) if isinstance(value, tuple) else value), setting
+    assert_equal_scores(tmp_path / "run", tmp_path / "back")
+    # An invalid entry is validated and refused like any setting.
     path = tmp_path / "out" / "config.json"
-    for told in ({"width": "9"}, {"full_mask_rate": 1}, "x"):
-        config = json.loads(path.read_text(encoding="utf-8")) | {"lmlab": told}
+    for lmlab_entry in ({"width": "9"}, {"full_mask_rate": 1}, "x"):
+        config = json.loads(path.read_text(encoding="utf-8")) | {"lmlab": lmlab_entry}
         path.write_text(json.dumps(config), encoding="utf-8")
         with pytest.raises(
             UserError, match=r"lmlab in the checkpoint's config.json must be .*; remove it"
@@ -636,7 +661,7 @@ def test_settings_without_a_word_of_theirs_come_back(name, tmp_path):
             import_hf(tmp_path / "out", tmp_path / "other")
 
 
-def assert_scores_alike(before: Path, after: Path) -> None:
+def assert_equal_scores(before: Path, after: Path) -> None:
     """With every token known: where ids were exchanged, the same words have the same scores."""
     ours, again = (lmlab.load(path).score(TEXTS) for path in (before, after))
     assert [s.total for s in again] == pytest.approx([s.total for s in ours], abs=1e-5, rel=1e-6)
@@ -648,7 +673,7 @@ def electra(tmp_path_factory):
     folder = tmp_path_factory.mktemp("electra")
     sizes = ENCODER | GELU | {"embedding_size": 10}
     small = sizes | {"hidden_size": 12, "num_attention_heads": 2, "intermediate_size": 20}
-    common = {"symbols": BERT, "auto": "", "kind": "Electra"}
+    common = {"special_tokens": BERT, "auto": "", "kind": "Electra"}
     detector = write_checkpoint(
         Case(head="ForPreTraining", config=sizes, **common), folder / "detector"
     )
@@ -663,29 +688,29 @@ def electra(tmp_path_factory):
 
 
 def assert_detects(model: TrainedModel, detector, inputs: Inputs) -> None:
-    """Our log-odds at real places are their logits."""
+    """Our log-odds at unpadded positions are their logits."""
     with torch.no_grad():
-        found = model.system.emission.log_odds(model.system.hidden(inputs.view(False)).values)
+        actual = model.system.emission.log_odds(model.system.hidden(inputs.view(False)).values)
     expected = their_logits(detector, inputs)[inputs.real]
     assert expected.std() > 1
-    torch.testing.assert_close(found[inputs.real], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual[inputs.real], expected, atol=1e-4, rtol=0)
 
 
-def assert_writes(model: TrainedModel, generator, inputs: Inputs) -> None:
-    writer = model.system.objective.generator
+def assert_generates(model: TrainedModel, generator, inputs: Inputs) -> None:
+    decoder = model.system.objective.generator
     with torch.no_grad():
-        found = writer.emission.logits(writer.hidden(inputs.view(False)).values)
-    assert_same(found, their_logits(generator, inputs), inputs)
+        result = decoder.emission.logits(decoder.hidden(inputs.view(False)).values)
+    assert_same(result, their_logits(generator, inputs), inputs)
 
 
-@CAME
-def test_electra_of_two_folders_comes_in_and_goes_out(electra, tmp_path):
+@IMPORT_GROUP
+def test_electra_detector_and_generator_round_trip(electra, tmp_path):
     folder, detector, generator = electra
     whole = import_hf(folder / "both", tmp_path / "run")
     assert whole.config["imported"]["notes"] == []
     inputs = make_inputs(whole, ("segments",))
     assert_detects(whole, detector, inputs)
-    assert_writes(whole, generator, inputs)
+    assert_generates(whole, generator, inputs)
     export_hf(tmp_path / "run", tmp_path / "again")
     for name, kind in (("again", type(detector)), ("again/generator", type(generator))):
         loaded, info = kind.from_pretrained(tmp_path / name, output_loading_info=True)
@@ -693,11 +718,11 @@ def test_electra_of_two_folders_comes_in_and_goes_out(electra, tmp_path):
         if kind is type(detector):
             assert_detects(whole, loaded, inputs)
         else:
-            assert_writes(whole, loaded, inputs)
+            assert_generates(whole, loaded, inputs)
 
 
-@CAME
-def test_stored_positions_of_pegasus_must_be_the_sines(tmp_path):
+@IMPORT_GROUP
+def test_pegasus_stored_positions_must_be_sinusoidal(tmp_path):
     theirs = tmp_path / "theirs"
     write_checkpoint(CASES["pegasus"], theirs)
     path, name = theirs / "model.safetensors", "model.encoder.embed_positions.weight"
@@ -714,8 +739,8 @@ def test_stored_positions_of_pegasus_must_be_the_sines(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-@CAME
-def test_electra_of_one_folder_says_what_is_missing(electra, tmp_path):
+@IMPORT_GROUP
+def test_partial_electra_import_notes_the_missing_network(electra, tmp_path):
     folder, detector, generator = electra
     one = import_hf(folder / "detector", tmp_path / "one")
     inputs = make_inputs(one, ("segments",))
@@ -727,12 +752,12 @@ def test_electra_of_one_folder_says_what_is_missing(electra, tmp_path):
     assert other.config["imported"]["notes"] == [
         "the checkpoint has no detector, so the run neither detects nor encodes."
     ]
-    assert_writes(other, generator, inputs)
+    assert_generates(other, generator, inputs)
 
 
-@CAME
-def test_electra_of_one_folder_does_only_what_its_network_can(electra, tmp_path):
-    """Whenever the run is loaded again; and only what it has goes out."""
+@IMPORT_GROUP
+def test_partial_electra_supports_only_its_own_network(electra, tmp_path):
+    """Whenever the run is loaded again; and only its own network is exported."""
     folder, _, _ = electra
     for name in ("detector", "generator"):
         import_hf(folder / name, tmp_path / name)
@@ -740,7 +765,7 @@ def test_electra_of_one_folder_does_only_what_its_network_can(electra, tmp_path)
     for refused in (detector.score, detector.fill):
         with pytest.raises(UserError, match=r"only a detector .* lmlab finetune"):
             refused(["the <mask> sat"])
-    # Pictures leave out what a generator would tell.
+    # Figures leave out the generator's predictions.
     assert surprisal_figures(make_inspected_models([detector.model], [TEXTS[0]])) == []
     batch = Batch.collate([[2, *detector.tokenizer.encode(TEXTS[0]), 3]], pad=0)
     assert detector.system.detect(batch).shape == (1, 8)

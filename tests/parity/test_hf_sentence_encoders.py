@@ -25,9 +25,9 @@ from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.xdist_group("sentence encoders")  # what they begin with is made once
+pytestmark = pytest.mark.xdist_group("sentence encoders")  # the base run is made once
 WORDS = "the a cat dog bird sat ran flew on under mat tree what where did".split()
-SYMBOLS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TEXTS = ["the cat sat", "a dog ran under the tree", "bird", "the bird flew on a mat"]
 PAIRS = [
     Example("the cat sat on the mat", condition="where did the cat"),
@@ -36,7 +36,7 @@ PAIRS = [
     Example("the dog sat under a tree", condition="where did the dog"),
 ]
 SETTINGS = {
-    "vocab_size": len(SYMBOLS) + len(WORDS) + 3,  # some have vectors of no token
+    "vocab_size": len(SPECIAL_TOKENS) + len(WORDS) + 3,  # some have vectors of no token
     "hidden_size": 12,
     "num_hidden_layers": 2,
     "num_attention_heads": 3,
@@ -46,7 +46,7 @@ SETTINGS = {
 
 
 def write_encoder(folder: Path, kind: str = "Bert", **more: object) -> Path:
-    """A model of that kind without a head, with random weights and a tokeniser of words."""
+    """A model of that kind without a head, with random weights and a tokenizer of words."""
     transformers.set_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SETTINGS, **more)
     model = getattr(transformers, f"{kind}Model")(config)
@@ -54,24 +54,28 @@ def write_encoder(folder: Path, kind: str = "Bert", **more: object) -> Path:
         # Wide enough for every part to count in the vectors.
         torch.nn.init.normal_(parameter, mean=0.5 * (parameter.dim() == 1), std=0.5)
     model.save_pretrained(folder)
-    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*SYMBOLS, *WORDS])}, "[UNK]"))
+    inner = Tokenizer(
+        models.WordLevel({w: i for i, w in enumerate([*SPECIAL_TOKENS, *WORDS])}, "[UNK]")
+    )
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    roles = {f"{name[1:-1].lower()}_token": name for name in SYMBOLS}
+    roles = {f"{name[1:-1].lower()}_token": name for name in SPECIAL_TOKENS}
     transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(folder)
     return folder
 
 
-def describe(folder: Path, *modules: str, pooling: str = "mean_tokens", **files: object) -> None:
-    """The files that sentence-transformers writes beside a model."""
+def write_module_files(
+    folder: Path, *modules: str, pooling: str = "mean_tokens", **files: object
+) -> None:
+    """The files that sentence-transformers writes next to a model."""
     rows = [
         {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"st.models.{name}"}
         for i, name in enumerate(modules)
     ]
     (folder / "modules.json").write_text(json.dumps(rows))
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    told = {f"pooling_mode_{pooling}": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(told))
+    pooling_config = {f"pooling_mode_{pooling}": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling_config))
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
 
@@ -79,14 +83,14 @@ def describe(folder: Path, *modules: str, pooling: str = "mean_tokens", **files:
 def their_vectors(folder: Path, *, first: bool, length: float) -> np.ndarray:
     """(B, W) by transformers, text by text: no padding can play a part."""
     model = transformers.BertModel.from_pretrained(folder).eval()
-    found = []
+    result = []
     for text in TEXTS:
-        ids = [2, *(len(SYMBOLS) + WORDS.index(word) for word in text.split()), 3]
+        ids = [2, *(len(SPECIAL_TOKENS) + WORDS.index(word) for word in text.split()), 3]
         with torch.no_grad():
             hidden = model(torch.tensor([ids])).last_hidden_state[0]
         vector = hidden[0] if first else hidden.mean(0)
-        found.append(length * normalize(vector, dim=0) if length else vector)
-    return torch.stack(found).numpy()
+        result.append(length * normalize(vector, dim=0) if length else vector)
+    return torch.stack(result).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +103,13 @@ def base(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of it, its vectors of length √20."""
     folder = tmp_path_factory.mktemp("base")
     described = Path(shutil.copytree(checkpoint, folder / "checkpoint"))
-    describe(described, "Transformer", "Pooling", "Normalize")
+    write_module_files(described, "Transformer", "Pooling", "Normalize")
     import_hf(described, folder / "run")
     return folder / "run"
 
 
 @pytest.fixture
-def spoilt(checkpoint: Path, tmp_path: Path) -> Path:
+def modified_checkpoint(checkpoint: Path, tmp_path: Path) -> Path:
     """A checkpoint to change."""
     return Path(shutil.copytree(checkpoint, tmp_path / "checkpoint"))
 
@@ -113,18 +117,18 @@ def spoilt(checkpoint: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("pooling", "normalized"),
     [
-        (None, False),  # a folder that tells nothing of its vectors
+        (None, False),  # a folder without a pooling config
         ("mean_tokens", False),
         ("mean_tokens", True),
         ("cls_token", False),
         ("cls_token", True),
     ],
 )
-def test_vectors_are_those_of_transformers(spoilt, tmp_path, pooling, normalized):
+def test_vectors_equal_transformers(modified_checkpoint, tmp_path, pooling, normalized):
     if pooling is not None:
         modules = ("Transformer", "Pooling", "Normalize")[: 3 if normalized else 2]
-        describe(spoilt, *modules, pooling=pooling)
-    model = import_hf(spoilt, tmp_path / "run")
+        write_module_files(modified_checkpoint, *modules, pooling=pooling)
+    model = import_hf(modified_checkpoint, tmp_path / "run")
     settings = model.config["system_config"]
     first = pooling == "cls_token"
     assert (model.card.name, settings["shared_encoders"], settings["vector_width"]) == (
@@ -134,27 +138,27 @@ def test_vectors_are_those_of_transformers(spoilt, tmp_path, pooling, normalized
     )
     assert settings["pooling"] == ("first" if first else "mean")
     length = 20**0.5 if normalized else 0.0
-    expected = their_vectors(spoilt, first=first, length=length)
+    expected = their_vectors(modified_checkpoint, first=first, length=length)
     encoder = open_encoder(tmp_path / "run")
     assert (encoder.width, encoder.window) == (12, 24)
     # All together and in both roles; the second row is longer than the others.
-    for found in (encoder.encode_documents(TEXTS), encoder.encode_queries(TEXTS)):
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+    for actual in (encoder.encode_documents(TEXTS), encoder.encode_queries(TEXTS)):
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
     if normalized:
         np.testing.assert_allclose((expected**2).sum(1), 20, rtol=1e-5)
     # The folder itself, as sentence-transformers would read it, has the same but for the length.
-    own = open_encoder(spoilt).encode_documents(TEXTS)
+    own = open_encoder(modified_checkpoint).encode_documents(TEXTS)
     np.testing.assert_allclose(own * (length or 1), expected, atol=1e-5)
 
 
-def test_what_the_run_does_not_do_is_told(spoilt, tmp_path):
-    notes = import_hf(spoilt, tmp_path / "plain").config["imported"]["notes"]
+def test_import_notes_list_unsupported_features(modified_checkpoint, tmp_path):
+    notes = import_hf(modified_checkpoint, tmp_path / "plain").config["imported"]["notes"]
     assert notes == ["the pooler was dropped: dpr in lmlab has none."]
-    told = {"max_seq_length": 16, "do_lower_case": True}
+    bert_config = {"max_seq_length": 16, "do_lower_case": True}
     prompts = {"prompts": {"query": "ask: "}}
-    files = {"sentence_bert_config": told, "config_sentence_transformers": prompts}
-    describe(spoilt, "Transformer", "Pooling", **files)
-    assert import_hf(spoilt, tmp_path / "told").config["imported"]["notes"][1:] == [
+    files = {"sentence_bert_config": bert_config, "config_sentence_transformers": prompts}
+    write_module_files(modified_checkpoint, "Transformer", "Pooling", **files)
+    assert import_hf(modified_checkpoint, tmp_path / "told").config["imported"]["notes"][1:] == [
         "texts are cut after 16 tokens, as the checkpoint's own files specify; it has positions "
         "for 24.",
         "the checkpoint expects lower-cased texts; lower-case them.",
@@ -162,20 +166,24 @@ def test_what_the_run_does_not_do_is_told(spoilt, tmp_path):
     ]
 
 
-def test_texts_are_cut_where_the_folder_says(spoilt, tmp_path):
+def test_texts_are_truncated_at_max_seq_length(modified_checkpoint, tmp_path):
     """sentence_bert_config.json's max_seq_length is less than the positions that there are."""
-    describe(spoilt, "Transformer", "Pooling", sentence_bert_config={"max_seq_length": 8})
-    model = import_hf(spoilt, tmp_path / "run")
+    write_module_files(
+        modified_checkpoint, "Transformer", "Pooling", sentence_bert_config={"max_seq_length": 8}
+    )
+    model = import_hf(modified_checkpoint, tmp_path / "run")
     assert model.config["system_config"]["length"] == 8
     texts = ["the cat sat on a mat", "the cat sat on a mat under the tree where a dog ran"]
-    for path in (tmp_path / "run", spoilt):
+    for path in (tmp_path / "run", modified_checkpoint):
         encoder = open_encoder(path)
         assert encoder.window == 8
         short, cut = encoder.encode_documents(texts)
-        # <s>, six words, </s>: what stands behind them is not read.
+        # <s>, six words, </s>: later tokens are truncated.
         np.testing.assert_allclose(short, cut, atol=1e-6)
         assert encoder.truncated == 1
-    runs, folders = (open_encoder(p).encode_documents(texts) for p in (tmp_path / "run", spoilt))
+    runs, folders = (
+        open_encoder(p).encode_documents(texts) for p in (tmp_path / "run", modified_checkpoint)
+    )
     np.testing.assert_allclose(runs, folders, atol=1e-5)
     [first, second] = lmlab.load(tmp_path / "run").encode(texts)
     assert (first.truncated, second.truncated) == (False, True)
@@ -190,7 +198,7 @@ def corpus(tmp_path: Path, kind: str = "pairs") -> str:
     return str(path)
 
 
-def test_dpr_begins_with_its_sizes_and_vectors(base, tmp_path):
+def test_dpr_initialised_with_base_sizes_and_vectors(base, tmp_path):
     words = {"data": corpus(tmp_path), "base": base, "steps": 3, "quiet": True}
     train("dpr", out=tmp_path / "still", settings={"learning_rate": 1e-12}, **words)
     train("dpr", out=tmp_path / "moved", settings={"learning_rate": 1e-2}, **words)
@@ -216,13 +224,13 @@ def test_dpr_begins_with_its_sizes_and_vectors(base, tmp_path):
         ({"vector_width": 4}, r"only the new run has projection"),
     ],
 )
-def test_half_an_encoder_is_not_begun_with(base, tmp_path, settings, named):
+def test_base_with_mismatched_layers_is_refused(base, tmp_path, settings, named):
     with pytest.raises(UserError, match=named):
         train("dpr", data=corpus(tmp_path), base=base, out=tmp_path / "other", settings=settings)
     assert not (tmp_path / "other" / "model.safetensors").exists()
 
 
-def test_neither_half_of_a_bert_nor_two_encoders_in_one(base, tmp_path):
+def test_partial_bert_and_two_encoder_bases_are_refused(base, tmp_path):
     words = {"data": corpus(tmp_path, "texts"), "steps": 1, "quiet": True}
     train("bert", out=tmp_path / "bert", size="tiny", settings={"pairs": "none"}, **words)
     with pytest.raises(UserError, match=r"only the base has stack\.blocks\.1"):
@@ -238,30 +246,30 @@ def test_neither_half_of_a_bert_nor_two_encoders_in_one(base, tmp_path):
         )
 
 
-def test_a_base_of_other_parts_is_told_to_be_the_cause(tmp_path):
+def test_incompatible_base_is_named_in_the_error(tmp_path):
     words = {"data": corpus(tmp_path, "texts"), "steps": 1, "quiet": True}
     train("lstm", out=tmp_path / "lstm", size="tiny", settings={"width": 7}, **words)
     with pytest.raises(UserError, match=r"the base does not fit dpr: width .* got 7"):
         train("dpr", base=tmp_path / "lstm", out=tmp_path / "other", **words)
 
 
-def test_an_encoder_that_has_met_no_documents_scores_nothing(base, tmp_path):
+def test_scoring_without_documents_is_refused(base, tmp_path):
     with pytest.raises(UserError, match="has no documents to compare"):
         lmlab.load(base).score(["the cat sat"])
 
 
-def test_settings_that_are_given_are_not_the_bases(base, tmp_path):
+def test_given_settings_override_those_of_the_base(base, tmp_path):
     settings = {"dropout": 0.0, "shared_encoders": "nothing", "vector_norm": 3}
     words = {"data": corpus(tmp_path), "base": base, "steps": 1, "quiet": True}
     train("dpr", out=tmp_path / "own", settings=settings | {"learning_rate": 1e-12}, **words)
-    found = load_run(tmp_path / "own").config["system_config"]
-    assert {name: found[name] for name in settings} == settings
+    result = load_run(tmp_path / "own").config["system_config"]
+    assert {name: result[name] for name in settings} == settings
     before, after = (open_encoder(run).encode_queries(TEXTS) for run in (base, tmp_path / "own"))
     np.testing.assert_allclose(after, 3 / 20**0.5 * before, atol=1e-5)
 
 
 @pytest.mark.parametrize("system", ["rag-token", "rag-sequence", "realm"])
-def test_systems_that_look_documents_up_begin_with_it(base, tmp_path, system):
+def test_retrieval_models_initialised_from_sentence_encoder(base, tmp_path, system):
     documents = tmp_path / "documents.txt"
     documents.write_text("\n".join(TEXTS) + "\n")
     kind = "sentences" if system == "realm" else "pairs"
@@ -281,14 +289,14 @@ def test_systems_that_look_documents_up_begin_with_it(base, tmp_path, system):
     )
     run, before = open_encoder(tmp_path / "run"), open_encoder(base)
     for name in ("encode_documents", "encode_queries"):
-        found, expected = (getattr(each, name)(TEXTS) for each in (run, before))
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-    # A writer's sizes are its own, and those of realm's reader the encoders'.
+        actual, expected = (getattr(each, name)(TEXTS) for each in (run, before))
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
+    # RAG's generator has its own sizes; REALM's reader has those of the encoders.
     width = load_run(tmp_path / "run").config["system_config"]["width"]
     assert width == (12 if system == "realm" else 16)
 
 
-def test_an_index_is_built_by_it(base, tmp_path):
+def test_index_built_with_sentence_encoder(base, tmp_path):
     (tmp_path / "documents.txt").write_text("\n".join(TEXTS) + "\n")
     index = lmlab.build_index(tmp_path / "documents.txt", base, tmp_path / "index")
     for text, [best] in zip(TEXTS, index.search(TEXTS, k=1), strict=True):
@@ -311,36 +319,36 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -
     (folder / "new").replace(folder / "model.safetensors")
 
 
-def test_weights_that_are_missing_strange_or_cut_short(spoilt, tmp_path):
+def test_missing_misshaped_or_truncated_weights_are_refused(modified_checkpoint, tmp_path):
     name = "encoder.layer.1.output.dense.bias"
-    rewrite(spoilt, lambda weights: weights.pop(name))
+    rewrite(modified_checkpoint, lambda weights: weights.pop(name))
     assert f"lacks weights of bert: bert.{name}; fetch or copy it again." in refused(
-        spoilt, tmp_path
+        modified_checkpoint, tmp_path
     )
-    rewrite(spoilt, lambda weights: weights.update({name: torch.zeros(13)}))
+    rewrite(modified_checkpoint, lambda weights: weights.update({name: torch.zeros(13)}))
     assert (
         "questions.backbone.stack.blocks.1.feed_forward.down_projection.bias must have shape"
-        in (refused(spoilt, tmp_path))
+        in (refused(modified_checkpoint, tmp_path))
     )
-    whole = (spoilt / "model.safetensors").read_bytes()
-    (spoilt / "model.safetensors").write_bytes(whole[:-10])
-    assert "is damaged or cut short" in refused(spoilt, tmp_path)
-    (spoilt / "model.safetensors").unlink()
-    assert "has no model.safetensors" in refused(spoilt, tmp_path)
+    whole = (modified_checkpoint / "model.safetensors").read_bytes()
+    (modified_checkpoint / "model.safetensors").write_bytes(whole[:-10])
+    assert "is damaged or cut short" in refused(modified_checkpoint, tmp_path)
+    (modified_checkpoint / "model.safetensors").unlink()
+    assert "has no model.safetensors" in refused(modified_checkpoint, tmp_path)
 
 
-def test_a_head_of_another_kind_is_no_encoder_alone(spoilt, tmp_path):
+def test_encoder_with_classification_head_is_refused(modified_checkpoint, tmp_path):
     def classify(weights: dict[str, torch.Tensor]) -> None:
         for name in list(weights):
             weights[f"bert.{name}"] = weights.pop(name)
         weights["classifier.weight"] = torch.zeros(2, 12)
 
-    rewrite(spoilt, classify)
-    assert "with its language modelling head." in refused(spoilt, tmp_path)
+    rewrite(modified_checkpoint, classify)
+    assert "with its language modelling head." in refused(modified_checkpoint, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["Roberta", "MPNet"])
-def test_an_encoder_of_another_kind_is_one_sentence(tmp_path, kind):
+def test_headless_encoder_of_other_family_is_refused(tmp_path, kind):
     folder = write_encoder(tmp_path / "checkpoint", kind)
     assert refused(folder, tmp_path) == (
         f"this {kind.lower()} checkpoint is an encoder without its language modelling head, "
@@ -352,13 +360,13 @@ def test_an_encoder_of_another_kind_is_one_sentence(tmp_path, kind):
     assert "got 'deberta'" in refused(folder, tmp_path)
 
 
-def test_ways_of_pooling_that_a_run_does_not_have(spoilt, tmp_path):
-    describe(spoilt, "Transformer", "Pooling", pooling="max_tokens")
+def test_unsupported_pooling_modules_are_refused(modified_checkpoint, tmp_path):
+    write_module_files(modified_checkpoint, "Transformer", "Pooling", pooling="max_tokens")
     assert "pools hidden states by max, but a run supports one of cls or mean" in (
-        refused(spoilt, tmp_path)
+        refused(modified_checkpoint, tmp_path)
     )
-    describe(spoilt, "Transformer", "Pooling", "Dense")
-    assert "names a module Dense, but lmlab supports" in refused(spoilt, tmp_path)
+    write_module_files(modified_checkpoint, "Transformer", "Pooling", "Dense")
+    assert "names a module Dense, but lmlab supports" in refused(modified_checkpoint, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -369,21 +377,23 @@ def test_ways_of_pooling_that_a_run_does_not_have(spoilt, tmp_path):
         ("tokenizer.json", {"added_tokens": [{"id": 2**31, "content": "x"}]}, "can't be the id"),
     ],
 )
-def test_an_encoder_that_declares_too_much_is_refused(spoilt, file, change, says):
+def test_oversized_encoder_config_is_refused(modified_checkpoint, file, change, says):
     """Before transformers builds it, which would take all the memory."""
-    content = json.loads((spoilt / file).read_text())
-    (spoilt / file).write_text(json.dumps({**content, **change}))
+    content = json.loads((modified_checkpoint / file).read_text())
+    (modified_checkpoint / file).write_text(json.dumps({**content, **change}))
     set_limit("parameters", 300)  # which is quicker to reach than that of the weights
     try:
         with pytest.raises(UserError, match=says):
-            open_encoder(spoilt)
+            open_encoder(modified_checkpoint)
     finally:
         set_limit("parameters", None)
 
 
-def test_an_encoder_that_fails_when_it_is_used_is_one_sentence(spoilt):
+def test_encoding_failure_gives_a_user_error(modified_checkpoint):
     """A dropout of NaN passes transformers' own checks and fails in the first batch."""
-    content = json.loads((spoilt / "config.json").read_text())
-    (spoilt / "config.json").write_text(json.dumps({**content, "hidden_dropout_prob": math.nan}))
+    content = json.loads((modified_checkpoint / "config.json").read_text())
+    (modified_checkpoint / "config.json").write_text(
+        json.dumps({**content, "hidden_dropout_prob": math.nan})
+    )
     with pytest.raises(UserError, match=r"can't encode texts \(dropout probability"):
-        open_encoder(spoilt).encode_documents(TEXTS)
+        open_encoder(modified_checkpoint).encode_documents(TEXTS)

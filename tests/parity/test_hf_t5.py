@@ -70,13 +70,13 @@ def build_pair(settings: dict):
 def our_names(theirs: dict, config: t5.Config) -> dict:
     """T5's names by hand; queries, keys and values are one matrix here."""
     output = theirs["shared.weight"] if config.tied else theirs["lm_head.weight"]
-    found = {"emission.weight": output}
+    converted = {"emission.weight": output}
     for side, before in (("encoder", False), ("decoder", True)):
         ours = f"backbone.{side}"
-        found[f"{ours}.embedding.tokens.weight"] = theirs["shared.weight"]
-        found[f"{ours}.stack.norm.weight"] = theirs[f"{side}.final_layer_norm.weight"]
+        converted[f"{ours}.embedding.tokens.weight"] = theirs["shared.weight"]
+        converted[f"{ours}.stack.norm.weight"] = theirs[f"{side}.final_layer_norm.weight"]
         table = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        found[f"{ours}.stack.bias.table.weight"] = theirs[table]
+        converted[f"{ours}.stack.bias.table.weight"] = theirs[table]
         for layer in range(config.layers):
             block, here = f"{ours}.stack.blocks.{layer}", f"{side}.block.{layer}.layer"
             sublayers = [("attention", "self_attention_residual", f"{here}.0", "SelfAttention")]
@@ -84,13 +84,15 @@ def our_names(theirs: dict, config: t5.Config) -> dict:
                 sublayers += [
                     ("cross_attention", "cross_attention_residual", f"{here}.1", "EncDecAttention")
                 ]
-            for name, around, place, their_name in sublayers:
-                parts = [theirs[f"{place}.{their_name}.{part}.weight"] for part in "qkv"]
-                found[f"{block}.{name}.qkv_projection.weight"] = torch.cat(parts)
-                found[f"{block}.{name}.output.weight"] = theirs[f"{place}.{their_name}.o.weight"]
-                found[f"{block}.{around}.norm.weight"] = theirs[f"{place}.layer_norm.weight"]
-            place = f"{here}.{2 if before else 1}"
-            inner = f"{place}.DenseReluDense"
+            for name, around, position, their_name in sublayers:
+                parts = [theirs[f"{position}.{their_name}.{part}.weight"] for part in "qkv"]
+                converted[f"{block}.{name}.qkv_projection.weight"] = torch.cat(parts)
+                converted[f"{block}.{name}.output.weight"] = theirs[
+                    f"{position}.{their_name}.o.weight"
+                ]
+                converted[f"{block}.{around}.norm.weight"] = theirs[f"{position}.layer_norm.weight"]
+            position = f"{here}.{2 if before else 1}"
+            inner = f"{position}.DenseReluDense"
             units = (
                 {"wi_0": "up_projection", "wi_1": "gate"}
                 if config.gated_ffn
@@ -98,60 +100,60 @@ def our_names(theirs: dict, config: t5.Config) -> dict:
             )
             for their_name, name in {**units, "wo": "down_projection"}.items():
                 weight = theirs[f"{inner}.{their_name}.weight"]
-                found[f"{block}.feed_forward.{name}.weight"] = weight
-            norm = theirs[f"{place}.layer_norm.weight"]
-            found[f"{block}.feed_forward_residual.norm.weight"] = norm
-    return found
+                converted[f"{block}.feed_forward.{name}.weight"] = weight
+            norm = theirs[f"{position}.layer_norm.weight"]
+            converted[f"{block}.feed_forward_residual.norm.weight"] = norm
+    return converted
 
 
 def some_texts():
-    """Sources and what is written, of different lengths on both sides."""
+    """Sources and targets, of different lengths on both sides."""
     generator = torch.Generator().manual_seed(1)
     sources = torch.randint(3, VOCABULARY.size, (3, 17), generator=generator)
-    written = torch.randint(3, VOCABULARY.size, (3, 11), generator=generator)
-    return sources, torch.tensor([17, 9, 3]), written, torch.tensor([4, 11, 7])
+    targets = torch.randint(3, VOCABULARY.size, (3, 11), generator=generator)
+    return sources, torch.tensor([17, 9, 3]), targets, torch.tensor([4, 11, 7])
 
 
-def real_places(lengths: torch.Tensor, time: int) -> torch.Tensor:
+def padding_mask(lengths: torch.Tensor, time: int) -> torch.Tensor:
     return torch.arange(time) < lengths[:, None]
 
 
 @BOTH
-def test_logits_are_those_of_t5_with_padding_on_both_sides(settings: dict):
+def test_logits_equal_t5_with_padding_on_both_sides(settings: dict):
     ours, theirs = build_pair(settings)
-    sources, source_lengths, written, written_lengths = some_texts()
+    sources, source_lengths, targets, target_lengths = some_texts()
     view = View(
         inputs=sources,
         lengths=source_lengths,
         attention_mask=FullMask(),
-        decoder=View(inputs=written, lengths=written_lengths, attention_mask=CausalMask()),
+        decoder=View(inputs=targets, lengths=target_lengths, attention_mask=CausalMask()),
     )
     with torch.no_grad():
-        found = ours.emission.logits(ours.hidden(view).values)
+        actual = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(
             input_ids=sources,
-            attention_mask=real_places(source_lengths, 17).long(),
-            decoder_input_ids=written,
-            decoder_attention_mask=real_places(written_lengths, 11).long(),
+            attention_mask=padding_mask(source_lengths, 17).long(),
+            decoder_input_ids=targets,
+            decoder_attention_mask=padding_mask(target_lengths, 11).long(),
         ).logits
-    real = real_places(written_lengths, 11)
+    real = padding_mask(target_lengths, 11)
     assert expected[real].std() > 1
     assert expected[real].std(0).mean() > 0.02, "logits hardly depend on the inputs"
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=0)
 
 
 @BOTH
-def test_logits_step_by_step_are_those_of_t5_with_its_cache(settings: dict):
+def test_cached_step_logits_equal_t5(settings: dict):
     ours, theirs = build_pair(settings)
-    sources, lengths, written, _ = some_texts()
-    mask, cache = real_places(lengths, 17).long(), None
+    sources, lengths, targets, _ = some_texts()
+    mask, cache = padding_mask(lengths, 17).long(), None
     with torch.no_grad():
         memory = ours.backbone.init_decoder(
             View(inputs=sources, lengths=lengths, attention_mask=FullMask())
         )
         encoded = theirs.encoder(input_ids=sources, attention_mask=mask)
-        for place in range(written.shape[1]):
-            here = written[:, place : place + 1]
+        for position in range(targets.shape[1]):
+            here = targets[:, position : position + 1]
             view = View(inputs=here, lengths=torch.ones(3).long(), attention_mask=CausalMask())
             hidden = ours.hidden(view, memory)
             memory = hidden.state
@@ -167,7 +169,7 @@ def test_logits_step_by_step_are_those_of_t5_with_its_cache(settings: dict):
             torch.testing.assert_close(logits, answer.logits, atol=1e-4, rtol=0)
 
 
-def test_a_pair_is_scored_as_t5_scores_its_labels():
+def test_pair_score_equals_t5_label_scores():
     """Text to text: source w … </s>, labels w … </s>, T5's loss is the mean over labels.
 
     Ours has no mass on <pad>, and the sentinels' mass at the end: both are put right here.
@@ -177,24 +179,24 @@ def test_a_pair_is_scored_as_t5_scores_its_labels():
     condition = Batch.collate([[0, *source]], pad=0)
     batch = Batch.collate([[0, *text]], pad=0, condition=condition)
     with torch.no_grad():
-        found = ours.log_prob(batch).per_token[0]
+        actual = ours.log_prob(batch).per_token[0]
         logits = theirs(input_ids=torch.tensor([source]), labels=torch.tensor([text])).logits[0]
     logits[:, 0] = float("-inf")
     expected = torch.log_softmax(logits, -1)
     closing = expected[-1, [1, *range(50, 60)]].logsumexp(0)
     each = torch.stack([*expected[range(3), text[:3]], closing])
-    torch.testing.assert_close(found, each, atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual, each, atol=1e-4, rtol=0)
 
 
-def test_the_encoder_and_decoder_see_a_lone_blank_as_t5s_own_tokens():
-    """An unconditional text: <extra_id_0> </s> read; <pad> <extra_id_0> and the text written."""
+def test_unconditional_score_equals_t5_with_one_sentinel():
+    """Unconditional: <extra_id_0> </s> is encoded; <pad> <extra_id_0> and the text decoded."""
     ours, theirs = build_pair(CONFIGS["v1.1"])
     text = [7, 8, 41]
     with torch.no_grad():
-        found = ours.log_prob(Batch.collate([[0, *text]], pad=0)).per_token[0]
+        actual = ours.log_prob(Batch.collate([[0, *text]], pad=0)).per_token[0]
         logits = theirs(
             input_ids=torch.tensor([[59, 1]]), decoder_input_ids=torch.tensor([[0, 59, *text[:-1]]])
         ).logits[0, 1:]
     logits[:, 0] = float("-inf")
     expected = torch.log_softmax(logits, -1)[range(3), text]
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)

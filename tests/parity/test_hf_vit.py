@@ -30,7 +30,7 @@ NUMBERS = range(5, 22)
 
 
 class Pieces:
-    """A tokeniser of 17 numbers and words."""
+    """A tokenizer of 17 numbers and words."""
 
     kind = "word"
 
@@ -73,9 +73,9 @@ def our_names(theirs: dict, ours: ImageToTextLM) -> dict:
     tokens = own["backbone.tokens.weight"].clone()
     tokens[VOCABULARY.start] = theirs[f"{given}.cls_token"][0, 0]
     positions = own[f"{before}.embedding.positions.table.weight"].clone()
-    told = theirs[f"{given}.position_embeddings"][0]
-    positions[: len(told)] = told
-    found = {
+    their_positions = theirs[f"{given}.position_embeddings"][0]
+    positions[: len(their_positions)] = their_positions
+    converted = {
         "backbone.tokens.weight": tokens,
         f"{before}.embedding.positions.table.weight": positions,
         "backbone.patches.weight": theirs[f"{given}.patch_embeddings.projection.weight"].flatten(1),
@@ -84,10 +84,10 @@ def our_names(theirs: dict, ours: ImageToTextLM) -> dict:
         "emission.bias": theirs["classifier.bias"],
     }
     for kind in ("weight", "bias"):
-        found[f"{before}.stack.norm.{kind}"] = theirs[f"vit.layernorm.{kind}"]
+        converted[f"{before}.stack.norm.{kind}"] = theirs[f"vit.layernorm.{kind}"]
         for layer in range(len(ours.backbone.transformer.stack.blocks)):
-            found |= one_layer(theirs, layer, kind)
-    return found
+            converted |= one_layer(theirs, layer, kind)
+    return converted
 
 
 LAYER = {
@@ -102,13 +102,13 @@ LAYER = {
 def one_layer(theirs: dict, layer: int, kind: str) -> dict:
     here, there = f"backbone.transformer.stack.blocks.{layer}", f"vit.layers.{layer}"
     parts = [theirs[f"{there}.attention.{name}_proj.{kind}"] for name in "qkv"]
-    found = {f"{here}.attention.qkv_projection.{kind}": torch.cat(parts)}
+    converted = {f"{here}.attention.qkv_projection.{kind}": torch.cat(parts)}
     for our_part, their_part in LAYER.items():
-        found[f"{here}.{our_part}.{kind}"] = theirs[f"{there}.{their_part}.{kind}"]
-    return found
+        converted[f"{here}.{our_part}.{kind}"] = theirs[f"{there}.{their_part}.{kind}"]
+    return converted
 
 
-def draw_images(side: int, rows: int = 5) -> torch.Tensor:
+def random_images(side: int, rows: int = 5) -> torch.Tensor:
     """(B, side, side) greys from 0 to 16."""
     return torch.randint(0, 17, (rows, side, side), generator=torch.Generator().manual_seed(1))
 
@@ -122,10 +122,10 @@ def as_condition(images: torch.Tensor) -> Batch:
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 @torch.no_grad()
-def test_logits_of_the_label_are_those_of_vit(settings: dict):
+def test_label_logits_equal_vit(settings: dict):
     """From numbers in a text to logits: theirs get the same image as floats from -1 to 1."""
     ours, theirs = build_pair(settings)
-    images = draw_images(settings["image_size"])
+    images = random_images(settings["image_size"])
     expected = theirs(pixel_values=(images / 8 - 1)[:, None]).logits
     labels = [[VOCABULARY.start, 22 + row, VOCABULARY.end] for row in range(len(images))]
     batch = Batch.collate(labels, pad=0, condition=as_condition(images))
@@ -139,9 +139,9 @@ def test_logits_of_the_label_are_those_of_vit(settings: dict):
 
 
 @torch.no_grad()
-def test_before_the_first_word_it_is_vit_and_then_it_steps_as_it_scores():
+def test_first_step_equals_vit_and_stepping_equals_scoring():
     ours, theirs = build_pair(CONFIGS["digits"])
-    images = draw_images(8)
+    images = random_images(8)
     logits = theirs(pixel_values=(images / 8 - 1)[:, None]).logits
     logits[:, list(VOCABULARY.unpredictable)] = float("-inf")
     state = ours.start(5, condition=as_condition(images))
@@ -153,18 +153,18 @@ def test_before_the_first_word_it_is_vit_and_then_it_steps_as_it_scores():
     texts = [[VOCABULARY.start, *row, VOCABULARY.end] for row in words.tolist()]
     batch = Batch.collate(texts, pad=0, condition=as_condition(images))
     at_once = ours.log_prob(batch).per_token
-    for place in range(5):
-        tokens = batch.tokens[:, place + 1]
+    for position in range(5):
+        tokens = batch.tokens[:, position + 1]
         stepped = ours.peek(state).log_prob(tokens)
-        torch.testing.assert_close(stepped, at_once[:, place], atol=1e-4, rtol=0)
+        torch.testing.assert_close(stepped, at_once[:, position], atol=1e-4, rtol=0)
         state = ours.advance(state, tokens)
 
 
 @torch.no_grad()
-def test_the_image_is_encoded_by_its_class_token():
+def test_image_encoding_equals_vit_class_token():
     """The hidden state that transformers' classifier reads."""
     ours, theirs = build_pair(CONFIGS["digits"])
-    images = draw_images(8)
+    images = random_images(8)
     expected = theirs.vit(pixel_values=(images / 8 - 1)[:, None]).last_hidden_state[:, 0]
     batch = Batch.collate([[2, 22, 3]] * 5, pad=0, condition=as_condition(images))
     torch.testing.assert_close(ours.encode(batch), expected, atol=1e-4, rtol=0)

@@ -76,7 +76,7 @@ def batch_of(texts) -> Batch:
     return Batch.collate(texts, pad=0)
 
 
-def test_the_tables_are_distributions(system):
+def test_tables_are_distributions(system):
     start, transition, emission = plain_tables(system)
     assert sum(start) == pytest.approx(1)
     for row in (*transition, *emission):
@@ -87,16 +87,18 @@ def test_the_tables_are_distributions(system):
 def test_log_prob_is_the_sum_over_state_sequences(system):
     plain = plain_tables(system)
     with torch.no_grad():
-        found = system.log_prob(batch_of(TEXTS))
+        result = system.log_prob(batch_of(TEXTS))
     for row, text in enumerate(TEXTS):
-        assert found.totals[row].item() == pytest.approx(math.log(probability(plain, text[1:])))
-        for place in range(1, len(text)):
-            before = probability(plain, text[1:place]) if place > 1 else 1.0
-            conditional = probability(plain, text[1 : place + 1]) / before
-            assert found.per_token[row, place - 1].item() == pytest.approx(math.log(conditional))
+        assert result.totals[row].item() == pytest.approx(math.log(probability(plain, text[1:])))
+        for position in range(1, len(text)):
+            before = probability(plain, text[1:position]) if position > 1 else 1.0
+            conditional = probability(plain, text[1 : position + 1]) / before
+            assert result.per_token[row, position - 1].item() == pytest.approx(
+                math.log(conditional)
+            )
 
 
-def test_a_text_in_two_stretches_is_scored_as_one(system):
+def test_text_in_two_segments_scores_as_one(system):
     text = [START, 5, 6, 7, 8, END]
     with torch.no_grad():
         whole = system.log_prob(batch_of([text])).per_token
@@ -105,9 +107,9 @@ def test_a_text_in_two_stretches_is_scored_as_one(system):
     torch.testing.assert_close(torch.cat([first.per_token, second.per_token], 1), whole)
 
 
-def test_posterior_states_are_those_of_enumeration(system):
+def test_state_posterior_equals_enumeration(system):
     plain = plain_tables(system)
-    found = system.capture_internals(batch_of(TEXTS))["state posterior"].values
+    actual = system.capture_internals(batch_of(TEXTS))["state posterior"].values
     for row, text in enumerate(TEXTS):
         tokens = text[1:]
         expected = torch.zeros(len(tokens), len(plain[0])).double()
@@ -115,41 +117,41 @@ def test_posterior_states_are_those_of_enumeration(system):
             p = joint(plain, z, tokens) / probability(plain, tokens)
             for t, state in enumerate(z):
                 expected[t, state] += p
-        torch.testing.assert_close(found[row, : len(tokens)], expected)
-        assert found[row, len(tokens) :].eq(0).all()
+        torch.testing.assert_close(actual[row, : len(tokens)], expected)
+        assert actual[row, len(tokens) :].eq(0).all()
 
 
-def test_fill_sums_over_all_that_is_masked(system):
-    """Two masked places in one text: each is predicted with the other unknown."""
+def test_fill_marginalises_over_other_masked_positions(system):
+    """Two masked positions in one text: each is predicted with the other unknown."""
     plain = plain_tables(system)
     text = [START, 5, 6, END]
     masked = torch.tensor([[False, True, False, True]])
-    found = system.fill(batch_of([text]), masked).log_probs.exp()
-    for row, place in enumerate((1, 3)):
+    actual = system.fill(batch_of([text]), masked).log_probs.exp()
+    for row, position in enumerate((1, 3)):
         weights = []
         for token in range(VOCABULARY.size):
             tokens = [None, 6, None]
-            tokens[place - 1] = token
+            tokens[position - 1] = token
             weights.append(probability(plain, tokens))
         expected = torch.tensor(weights).double() / sum(weights)
-        torch.testing.assert_close(found[row], expected)
+        torch.testing.assert_close(actual[row], expected)
 
 
-def test_only_predicted_places_can_be_filled(system):
+def test_only_predicted_positions_can_be_filled(system):
     batch = batch_of(TEXTS)
     with pytest.raises(UserError, match="after the first token"):
         system.fill(batch, torch.ones_like(batch.tokens, dtype=torch.bool))
 
 
 @pytest.fixture(params=["free", "free, one block"])
-def by_em(request):
+def em_system(request):
     return build(**SYSTEMS[request.param])
 
 
-def test_expected_counts_are_posterior_sums(by_em):
-    plain = plain_tables(by_em)
-    found = by_em.expect(batch_of(TEXTS))
-    states, inside = len(plain[0]), by_em.markov.inside
+def test_expected_counts_are_posterior_sums(em_system):
+    plain = plain_tables(em_system)
+    result = em_system.expect(batch_of(TEXTS))
+    states, inside = len(plain[0]), em_system.markov.inside
     start, moves = torch.zeros(states).double(), torch.zeros(states, states).double()
     emitted = torch.zeros(VOCABULARY.size, inside).double()
     for text in TEXTS:
@@ -163,19 +165,19 @@ def test_expected_counts_are_posterior_sums(by_em):
                     moves[z[t], z[t + 1]] += p
                 if p > 0:
                     emitted[token, z[t] % inside] += p
-    torch.testing.assert_close(found["start"], start)
-    torch.testing.assert_close(found["transition"], moves)
-    torch.testing.assert_close(found["emission"], emitted)
+    torch.testing.assert_close(result["start"], start)
+    torch.testing.assert_close(result["transition"], moves)
+    torch.testing.assert_close(result["emission"], emitted)
 
 
-def test_em_never_lowers_the_likelihood(by_em):
+def test_em_never_lowers_the_likelihood(em_system):
     batch = batch_of([*TEXTS, [START, 5, 7, 6, END], [START, 5, 8, END]])
     likelihoods = []
     for _ in range(15):
         with torch.no_grad():
-            likelihoods.append(by_em.log_prob(batch).totals.sum().item())
-        counts = by_em.expect(batch)
-        by_em.free.set_from_counts(counts, floor=1e-300)  # maximum likelihood itself
+            likelihoods.append(em_system.log_prob(batch).totals.sum().item())
+        counts = em_system.expect(batch)
+        em_system.free.set_from_counts(counts, floor=1e-300)  # maximum likelihood itself
     assert all(b >= a - 1e-9 for a, b in itertools.pairwise(likelihoods))
     assert likelihoods[-1] > likelihoods[0] + 1
 
@@ -186,13 +188,13 @@ def test_one_em_step_by_hand():
     batch = batch_of([[START, 5, 5, 6, END]])
     system.maximise(system.expect(batch))
     with torch.no_grad():
-        found = system.markov.tables().emission.exp().squeeze(1)
-    assert found[5].item() == pytest.approx(2 / 4, abs=1e-5)
-    assert found[6].item() == pytest.approx(1 / 4, abs=1e-5)
-    assert found[END].item() == pytest.approx(1 / 4, abs=1e-5)
+        result = system.markov.tables().emission.exp().squeeze(1)
+    assert result[5].item() == pytest.approx(2 / 4, abs=1e-5)
+    assert result[6].item() == pytest.approx(1 / 4, abs=1e-5)
+    assert result[END].item() == pytest.approx(1 / 4, abs=1e-5)
 
 
-def test_state_dropout_is_a_smaller_hmm_in_training_alone():
+def test_state_dropout_is_a_smaller_hmm_in_training_only():
     system = build(states=8, blocks=2, width=4, state_dropout=0.5)
     batch = batch_of(TEXTS)
     whole = system.log_prob(batch).totals

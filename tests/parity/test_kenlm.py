@@ -47,13 +47,13 @@ def encoded(sentence: list[str], words: list[str]) -> np.ndarray:
 
 
 def looked_up(model: BackoffModel, sentence: list[str], words: list[str]) -> BackoffLookup:
-    read = model.read(encoded(sentence, words))
-    return BackoffLookup(log_probs=read.log_probs[1:], orders=read.orders[1:])
+    lookup = model.read(encoded(sentence, words))
+    return BackoffLookup(log_probs=lookup.log_probs[1:], orders=lookup.orders[1:])
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("name", ["corpus", "tiny", "word", "gaps"])
-def test_every_ngram_as_in_lmplz_file(name, order):
+def test_ngrams_equal_lmplz_file(name, order):
     """Seven digits are in the file, of single-precision numbers."""
     ours, words = fitted(f"{name}.txt", order)
     theirs, their_words = read_arpa(FIXTURES / f"{name}.{order}.arpa")
@@ -65,7 +65,7 @@ def test_every_ngram_as_in_lmplz_file(name, order):
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
-def test_discounts_as_lmplz_prints_them(order):
+def test_discounts_equal_lmplz(order):
     printed = (FIXTURES / f"corpus.{order}.discounts").read_text().splitlines()
     expected = [[float(value) for value in re.findall(r"=(\S+)", line)] for line in printed]
     ours, _ = fitted("corpus.txt", order)
@@ -75,7 +75,7 @@ def test_discounts_as_lmplz_prints_them(order):
 
 @pytest.mark.parametrize("order", [1, 2, 5])
 @pytest.mark.parametrize("name", ["tiny", "word", "gaps"])
-def test_tiny_corpora_say_that_they_fell_back(name, order):
+def test_tiny_corpora_report_discount_fallback(name, order):
     ours, _ = fitted(f"{name}.txt", order)
     assert ours.fallback_orders == tuple(range(1, order + 1))
 
@@ -91,7 +91,7 @@ def expected_scores(order: int) -> list[list[tuple[int, float]]]:
 
 @pytest.mark.parametrize("source", ["fitted", "lmplz's file"])
 @pytest.mark.parametrize("order", [2, 3, 4, 5])
-def test_scores_and_matched_orders_as_query_gives_them(order, source):
+def test_scores_and_matched_orders_equal_kenlm_query(order, source):
     if source == "fitted":
         ours, words = fitted("corpus.txt", order)
         model = BackoffModel(ours.tables)
@@ -101,9 +101,9 @@ def test_scores_and_matched_orders_as_query_gives_them(order, source):
     expected = expected_scores(order)
     assert len(expected) == len(sentences("heldout.txt")) == 13
     for sentence, scores in zip(sentences("heldout.txt"), expected, strict=True):
-        found = looked_up(model, sentence, words)
-        assert found.log_probs / LOG_10 == pytest.approx([s for _, s in scores], abs=2e-6)
-        assert found.orders.tolist() == [n for n, _ in scores]
+        actual = looked_up(model, sentence, words)
+        assert actual.log_probs / LOG_10 == pytest.approx([s for _, s in scores], abs=2e-6)
+        assert actual.orders.tolist() == [n for n, _ in scores]
 
 
 @pytest.mark.parametrize("name", ["corpus", "tiny", "word", "gaps"])
@@ -120,7 +120,7 @@ def test_kenlm_reads_our_file(tmp_path, name, order):
         assert theirs.score(" ".join(sentence)) == pytest.approx(score, abs=1e-5)
 
 
-def test_kenlm_reads_our_file_with_words_never_seen(tmp_path):
+def test_kenlm_reads_our_file_with_unseen_words(tmp_path):
     """Three words of the vocabulary do not occur: each has its uniform share, in KenLM too."""
     kenlm = pytest.importorskip("kenlm", reason="KenLM's reader is not installed")
     vocabulary = Vocabulary(size=10)

@@ -42,7 +42,7 @@ def memory() -> KnowledgeAttention:
     return made
 
 
-# Two rows: a mention at places 1 to 2 and one at 2 in the first, one at 0 in the second; the last
+# Rows: a mention at positions 1 to 2 and one at 2 in the first, one at 0 in the second; the last
 # row has none. The second mention has one candidate, the third three.
 SPANS = MentionSpans(
     rows=torch.tensor([0, 0, 1]),
@@ -65,8 +65,8 @@ def hidden() -> torch.Tensor:
 
 
 def linear(layer, vector: np.ndarray) -> np.ndarray:
-    found = numbers(layer.weight) @ vector
-    return found if layer.bias is None else found + numbers(layer.bias)
+    result = numbers(layer.weight) @ vector
+    return result if layer.bias is None else result + numbers(layer.bias)
 
 
 def softmax(scores: Sequence[float]) -> np.ndarray:
@@ -88,8 +88,8 @@ def feed_forward(layer, vector: np.ndarray) -> np.ndarray:
     return linear(layer.down_projection, gelu(linear(layer.up_projection, vector)))
 
 
-def attend(attention, asking: np.ndarray, read: list[np.ndarray]) -> np.ndarray:
-    """One vector reads of some others, head by head."""
+def attend(attention, query_input: np.ndarray, context: list[np.ndarray]) -> np.ndarray:
+    """Attention of one vector to others, head by head."""
     size = ENTITY_WIDTH // HEADS
     weight, bias = numbers(attention.qkv_projection.weight), numbers(attention.qkv_projection.bias)
     part = {
@@ -102,36 +102,38 @@ def attend(attention, asking: np.ndarray, read: list[np.ndarray]) -> np.ndarray:
 
     heads = []
     for head in range(HEADS):
-        query = mapped("query", asking, head)
-        scores = [query @ mapped("key", each, head) / math.sqrt(size) for each in read]
-        values = [mapped("value", each, head) for each in read]
+        query = mapped("query", query_input, head)
+        scores = [query @ mapped("key", each, head) / math.sqrt(size) for each in context]
+        values = [mapped("value", each, head) for each in context]
         heads.append(sum(w * v for w, v in zip(softmax(scores), values, strict=True)))
     return linear(attention.output, np.concatenate(heads))
 
 
 def step_1(memory, values: np.ndarray) -> np.ndarray:
-    return np.array([[linear(memory.project, place) for place in row] for row in values])
+    return np.array([[linear(memory.project, position) for position in row] for row in values])
 
 
 def step_2(memory, projected: np.ndarray) -> list[np.ndarray]:
-    found = []
+    result = []
     for row, first, last in zip(SPANS.rows, SPANS.first, SPANS.last, strict=True):
-        places = projected[row, first : last + 1]
-        scores = [float((numbers(memory.linker.pooling.score.weight) @ x).item()) for x in places]
-        found.append(sum(a * x for a, x in zip(softmax(scores), places, strict=True)))
-    return found
+        positions = projected[row, first : last + 1]
+        scores = [
+            float((numbers(memory.linker.pooling.score.weight) @ x).item()) for x in positions
+        ]
+        result.append(sum(a * x for a, x in zip(softmax(scores), positions, strict=True)))
+    return result
 
 
 def step_3(memory, pooled: list[np.ndarray]) -> list[np.ndarray]:
-    block, rows, found = memory.linker.block, SPANS.rows.tolist(), []
+    block, rows, result = memory.linker.block, SPANS.rows.tolist(), []
     for row, vector in zip(rows, pooled, strict=True):
         same = [other for at, other in zip(rows, pooled, strict=True) if at == row]
-        looked = norm(
+        attended = norm(
             block.self_attention_residual.norm, vector + attend(block.attention, vector, same)
         )
-        fed = looked + feed_forward(block.feed_forward, looked)
-        found.append(norm(block.feed_forward_residual.norm, fed))
-    return found
+        ffn_output = attended + feed_forward(block.feed_forward, attended)
+        result.append(norm(block.feed_forward_residual.norm, ffn_output))
+    return result
 
 
 def step_4(memory, mentions: list[np.ndarray]) -> tuple[list[list[float]], list[np.ndarray]]:
@@ -142,14 +144,14 @@ def step_4(memory, mentions: list[np.ndarray]) -> tuple[list[list[float]], list[
         real = [int(c) for c in candidates if c != NONE]
         entities = [linear(linker.entities.project, table[c]) for c in real]
         scores = []
-        for place, entity in enumerate(entities):
-            given = np.array([float(SPANS.priors[mention, place]), vector @ entity])
+        for position, entity in enumerate(entities):
+            given = np.array([float(SPANS.priors[mention, position]), vector @ entity])
             units = np.maximum(linear(linker.scores.widen, given), 0)
             scores.append(float(linear(linker.scores.narrow, units).item()))
-        kept = [place for place, score in enumerate(scores) if score >= linker.threshold]
-        if kept:
-            weights = softmax([scores[place] for place in kept])
-            mixed.append(sum(w * entities[p] for w, p in zip(weights, kept, strict=True)))
+        selected = [position for position, score in enumerate(scores) if score >= linker.threshold]
+        if selected:
+            weights = softmax([scores[position] for position in selected])
+            mixed.append(sum(w * entities[p] for w, p in zip(weights, selected, strict=True)))
         else:
             mixed.append(numbers(memory.null))
         every.append(scores)
@@ -157,19 +159,21 @@ def step_4(memory, mentions: list[np.ndarray]) -> tuple[list[list[float]], list[
 
 
 def steps_6_and_7(memory, values, projected, enhanced) -> np.ndarray:
-    found = np.zeros_like(values)
+    result = np.zeros_like(values)
     for row in range(len(values)):
-        of_row = [s for at, s in zip(SPANS.rows, enhanced, strict=True) if at == row]
-        for place in range(values.shape[1]):
-            read = attend(memory.attention, projected[row, place], [numbers(memory.null), *of_row])
+        row_mentions = [s for at, s in zip(SPANS.rows, enhanced, strict=True) if at == row]
+        for position in range(values.shape[1]):
+            read = attend(
+                memory.attention, projected[row, position], [numbers(memory.null), *row_mentions]
+            )
             inner = norm(memory.feed_forward_residual.norm, read)
             read = read + feed_forward(memory.feed_forward, inner)
-            found[row, place] = linear(memory.back, read) + values[row, place]
-    return found
+            result[row, position] = linear(memory.back, read) + values[row, position]
+    return result
 
 
-def test_the_seven_steps(memory):
-    values, recalled = hidden(), memory(hidden(), view())
+def test_kar_equals_numpy_step_by_step(memory):
+    values, output = hidden(), memory(hidden(), view())
     projected = step_1(memory, numbers(values))
     mentions = step_3(memory, step_2(memory, projected))
     torch.testing.assert_close(
@@ -179,7 +183,7 @@ def test_the_seven_steps(memory):
         rtol=0,
     )
     scores, mixed = step_4(memory, mentions)
-    for row, each in zip(recalled.outputs["scores"].tolist(), scores, strict=True):
+    for row, each in zip(output.outputs["scores"].tolist(), scores, strict=True):
         assert row[: len(each)] == pytest.approx(each, abs=1e-10)
         assert set(row[len(each) :]) <= {-math.inf}
     # Both sides of the threshold come in this case, or it would show less than it says.
@@ -187,27 +191,27 @@ def test_the_seven_steps(memory):
     assert min(every) < THRESHOLD < max(every) and any(max(each) < THRESHOLD for each in scores)
     enhanced = [s + e for s, e in zip(mentions, mixed, strict=True)]  # step 5
     expected = steps_6_and_7(memory, numbers(values), projected, enhanced)
-    torch.testing.assert_close(recalled.values, torch.from_numpy(expected), atol=1e-10, rtol=0)
+    torch.testing.assert_close(output.values, torch.from_numpy(expected), atol=1e-10, rtol=0)
     for chosen, each, candidates in zip(
-        recalled.outputs["chosen"].tolist(), scores, SPANS.candidates.tolist(), strict=True
+        output.outputs["chosen"].tolist(), scores, SPANS.candidates.tolist(), strict=True
     ):
         best = int(np.argmax(each))
         assert chosen == (candidates[best] if each[best] >= THRESHOLD else NONE)
 
 
-def test_where_no_candidate_reaches_the_threshold_null_stands(memory):
+def test_null_entity_used_when_no_candidate_passes_threshold(memory):
     memory.linker.threshold = 1e6
-    recalled = memory(hidden(), view())
-    assert recalled.outputs["chosen"].tolist() == [NONE] * 3
-    assert recalled.outputs["weights"].abs().sum() == 0
-    recalled.values.sum().backward()
+    output = memory(hidden(), view())
+    assert output.outputs["chosen"].tolist() == [NONE] * 3
+    assert output.outputs["weights"].abs().sum() == 0
+    output.values.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in memory.parameters())
     with torch.no_grad():
         memory.null.add_(1.0)
-    assert (memory(hidden(), view()).values != recalled.values).all()
+    assert (memory(hidden(), view()).values != output.values).all()
 
 
-def test_weights_of_candidates_above_a_threshold():
+def test_candidate_weights_are_a_softmax_above_threshold():
     """Of scores 0, ln 3 and -1 the last is below 0: 1/4 and 3/4; of -1 and -2 both are."""
     none = -math.inf
     scores = torch.tensor([[0.0, math.log(3), -1.0], [-1.0, -2.0, none]])
@@ -219,7 +223,7 @@ def test_weights_of_candidates_above_a_threshold():
     assert every == pytest.approx([share, 1 - share, 0.0], abs=1e-6)
 
 
-def test_the_way_back_starts_as_the_pseudo_inverse(memory):
+def test_back_projection_initialised_as_pseudo_inverse(memory):
     """W₁ W₂ is a projection: there and back twice is there and back once; and from E it is 1."""
     memory.align()
     there, back = memory.project.weight.T, memory.back.weight.T
@@ -230,8 +234,8 @@ def test_the_way_back_starts_as_the_pseudo_inverse(memory):
     assert memory.back.bias.abs().sum() == 0
 
 
-def test_it_starts_near_the_model_that_it_was_put_into():
-    """What is read of entities starts small beside a hidden state, and is all that is added."""
+def test_initial_kar_output_is_close_to_its_input():
+    """The added entity information is small at initialisation, relative to a hidden state."""
     torch.manual_seed(0)
     knowledge = KnowledgeBase(entities=tuple(Entity(name=str(n)) for n in range(ENTITIES)))
     vectors = EntityEmbeddings(knowledge, "graph", 32, gloss_width=1)
@@ -239,12 +243,12 @@ def test_it_starts_near_the_model_that_it_was_put_into():
     made = KnowledgeAttention(64, vectors, entity_width=32, heads=4)
     values = torch.nn.functional.layer_norm(torch.randn(3, 4, 64), (64,))
     spans = MentionSpans(**{**SPANS.__dict__, "priors": SPANS.priors.float()})
-    shown = View(**{**view().__dict__, "spans": spans})
-    added = made(values, shown).values - values
+    linked_view = View(**{**view().__dict__, "spans": spans})
+    added = made(values, linked_view).values - values
     assert 0 < added.norm() < 0.2 * values.norm()
 
 
-def test_a_prior_counts_from_the_start_whatever_the_width():
+def test_initial_entity_prior_effect_at_large_width():
     """ψ of a prior of 1 and of 0 differ by a sum over some 50 of 100 units of two weights, with
     standard deviations 0.2/√12 and √2/√12: about 0.06 · 0.41 · √50 = 0.17. With the 0.05 of the
     layers around it would be 0.05² · √50 = 0.02."""
@@ -263,24 +267,24 @@ def test_a_prior_counts_from_the_start_whatever_the_width():
 SCORES = torch.tensor([[1.0, 0.1, -math.inf], [0.5, -math.inf, -math.inf], [-0.1, 0.3, 0.0]])
 
 
-def test_softmax_linking_by_hand():
-    """Mention 0 names its first candidate, mention 2 its third, of mention 1 nothing is told."""
-    found = linking_loss(SoftmaxLinkingLoss(), SCORES.double(), SPANS)
+def test_softmax_linking_loss_by_hand():
+    """Mention 0 names its first candidate, mention 2 its third, mention 1 has no annotation."""
+    result = linking_loss(SoftmaxLinkingLoss(), SCORES.double(), SPANS)
     first = -math.log(math.exp(1.0) / (math.exp(1.0) + math.exp(0.1)))
     third = -math.log(1 / (math.exp(-0.1) + math.exp(0.3) + 1))
-    assert found.total.item() == pytest.approx(first + third, abs=1e-6)
-    assert found.count.item() == 2
+    assert result.total.item() == pytest.approx(first + third, abs=1e-6)
+    assert result.count.item() == 2
 
 
-def test_margin_linking_by_hand():
+def test_margin_linking_loss_by_hand():
     """γ = 0.2. Mention 0: max(0, 0.2 - 1) + max(0, 0.2 + 0.1) = 0.3.
     Mention 2: max(0, 0.2 - 0) + max(0, 0.2 - 0.1) + max(0, 0.2 + 0.3) = 0.2 + 0.1 + 0.5."""
-    found = linking_loss(MarginLinkingLoss(0.2), SCORES.double(), SPANS)
-    assert found.total.item() == pytest.approx(0.3 + 0.8, abs=1e-6)
-    assert found.count.item() == 2
+    result = linking_loss(MarginLinkingLoss(0.2), SCORES.double(), SPANS)
+    assert result.total.item() == pytest.approx(0.3 + 0.8, abs=1e-6)
+    assert result.count.item() == 2
 
 
-def test_a_true_entity_that_is_no_candidate_is_not_asked():
+def test_gold_entity_outside_candidates_adds_no_loss():
     spans = MentionSpans(**{**SPANS.__dict__, "entities": torch.tensor([4, NONE, NONE])})
-    found = linking_loss(SoftmaxLinkingLoss(), SCORES, spans)
-    assert (found.total.item(), found.count.item()) == (0.0, 0.0)
+    result = linking_loss(SoftmaxLinkingLoss(), SCORES, spans)
+    assert (result.total.item(), result.count.item()) == (0.0, 0.0)

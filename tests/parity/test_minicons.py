@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 os.environ["HF_HUB_OFFLINE"] = "1"
 scorers = pytest.importorskip("minicons.scorer", reason="minicons is the oracle of these scores")
 
-SYMBOLS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = "the a cat dog bird sat ran on under mat tree s ' , . ##s ##ing ##er ##ed runn".split()
 TEXTS = [
     "the cat sat on the mat.",
@@ -36,8 +36,8 @@ NEVER = -1e4
 
 
 @pytest.fixture(autouse=True)
-def removed_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers 5 dropped the name by which minicons calls a tokeniser; calling it is the same.
+def restore_batch_encode_plus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers 5 dropped the name by which minicons calls a tokenizer; calling it is the same.
 
     All that is computed stays minicons' own.
     """
@@ -50,7 +50,7 @@ def removed_name(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def spread_out(model: torch.nn.Module) -> None:
+def randomise_weights(model: torch.nn.Module) -> None:
     """Weights large enough for scores with a spread."""
     for name, parameter in model.named_parameters():
         norm = ("norm" in name.lower() or "ln_" in name) and name.endswith("weight")
@@ -59,9 +59,9 @@ def spread_out(model: torch.nn.Module) -> None:
 
 @pytest.fixture(scope="module")
 def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of random weights with a WordPiece tokeniser, as its Hub folder would be."""
+    """A BERT of random weights with a WordPiece tokenizer, as its Hub folder would be."""
     folder = tmp_path_factory.mktemp("minicons") / "bert"
-    vocabulary = {piece: id for id, piece in enumerate([*SYMBOLS, *PIECES])}
+    vocabulary = {piece: id for id, piece in enumerate([*SPECIAL_TOKENS, *PIECES])}
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=len(vocabulary),
@@ -72,7 +72,7 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_position_embeddings=40,
     )
     model = transformers.BertForMaskedLM(config).eval()
-    spread_out(model)
+    randomise_weights(model)
     with torch.no_grad():
         model.cls.predictions.bias[[0, 2, 4]] = NEVER
     model.save_pretrained(folder)
@@ -80,7 +80,7 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece()
     inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = dict(zip(("pad", "unk", "cls", "sep", "mask"), SYMBOLS, strict=True))
+    names = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL_TOKENS, strict=True))
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=inner, **{f"{role}_token": token for role, token in names.items()}
     ).save_pretrained(folder)
@@ -90,21 +90,21 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("method", "theirs"), [("norm", "original"), ("within-word", "within_word_l2r")]
 )
-def test_masked_scores_are_minicons(bert_folder, tmp_path, method, theirs):
+def test_masked_scores_equal_minicons(bert_folder, tmp_path, method, theirs):
     import_hf(str(bert_folder), tmp_path / "run")
     ours = lmlab.load(tmp_path / "run")
     scorer = scorers.MaskedLMScorer(str(bert_folder), "cpu")
     expected = scorer.token_score(TEXTS, PLL_metric=theirs)
-    found = ours.score(TEXTS, method=method)
-    for score, tokens in zip(found, expected, strict=True):
+    actual = ours.score(TEXTS, method=method)
+    for score, tokens in zip(actual, expected, strict=True):
         assert score.tokens == len(tokens)
         values = [token.log_prob for token in score.per_token]
         assert values == pytest.approx([value for _, value in tokens], abs=1e-4)
     sums = scorer.sequence_score(TEXTS, reduction=lambda x: x.sum(0).item(), PLL_metric=theirs)
-    assert [score.total for score in found] == pytest.approx(sums, abs=1e-4)
+    assert [score.total for score in actual] == pytest.approx(sums, abs=1e-4)
 
 
-def test_the_two_masked_scores_differ(bert_folder):
+def test_masked_scoring_methods_differ(bert_folder):
     """Where a word has several pieces, else the test above would show little."""
     scorer = scorers.MaskedLMScorer(str(bert_folder), "cpu")
     one, other = (
@@ -114,8 +114,8 @@ def test_the_two_masked_scores_differ(bert_folder):
     assert max(abs(a - b) for a, b in zip(one, other, strict=True)) > 0.1
 
 
-def test_a_continuation_given_its_prefix_is_minicons(bert_folder, tmp_path):
-    """Masked: each token of the continuation hidden, all else seen."""
+def test_conditional_scores_equal_minicons(bert_folder, tmp_path):
+    """Masked: each token of the continuation masked, all else visible."""
     import_hf(str(bert_folder), tmp_path / "run")
     ours = lmlab.load(tmp_path / "run")
     pairs = [("the cat", "sat on the mat."), ("a dog,", "running under trees"), ("birds", "ran")]
@@ -125,13 +125,13 @@ def test_a_continuation_given_its_prefix_is_minicons(bert_folder, tmp_path):
         [continuation for _, continuation in pairs],
         reduction=lambda x: x.sum(0).item(),
     )
-    found = list(ours.score_given(pairs, separator=" "))
-    assert [score.total for score in found] == pytest.approx(expected, abs=1e-4)
-    assert {score.kind for score in found} == {"pseudo"}
+    actual = list(ours.score_given(pairs, separator=" "))
+    assert [score.total for score in actual] == pytest.approx(expected, abs=1e-4)
+    assert {score.kind for score in actual} == {"pseudo"}
 
 
-def test_left_to_right_scores_are_minicons(tmp_path):
-    """GPT-2: log p of each token after the first symbol, and of the end."""
+def test_left_to_right_scores_equal_minicons(tmp_path):
+    """GPT-2: log p of each token after the start token, and of the end."""
     words = "the a cat dog bird sat ran on under mat tree".split()
     vocabulary = {word: id for id, word in enumerate(["<|endoftext|>", "<unk>", *words])}
     torch.manual_seed(0)
@@ -140,7 +140,7 @@ def test_left_to_right_scores_are_minicons(tmp_path):
     )
     config.bos_token_id = config.eos_token_id = 0
     model = transformers.GPT2LMHeadModel(config).eval()
-    spread_out(model)
+    randomise_weights(model)
     model.save_pretrained(tmp_path / "theirs")
     inner = Tokenizer(models.WordLevel(vocabulary, "<unk>"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -154,6 +154,6 @@ def test_left_to_right_scores_are_minicons(tmp_path):
     scorer = scorers.IncrementalLMScorer(str(tmp_path / "theirs"), "cpu")
     expected = scorer.token_score(texts, bos_token=True, eos_token=True)
     for score, tokens in zip(ours.score(texts), expected, strict=True):
-        # Theirs has an entry for the first symbol, of which nothing is predicted.
+        # Theirs has an entry for the start token, for which nothing is predicted.
         values = [value for _, value in tokens][1:]
         assert [token.log_prob for token in score.per_token] == pytest.approx(values, abs=1e-4)

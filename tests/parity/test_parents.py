@@ -1,7 +1,7 @@
 """Latent parents, orderings and renewals by brute force: every assignment in a plain loop.
 
 The oracle reads raw weights into numpy and knows nothing of sources, components or states: it sums
-P(assignment) · softmax(e(k) · h) over every assignment of the latent variables, place by place.
+P(assignment) · softmax(e(k) · h) over every assignment of the latent variables per position.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ OUTCOMES = [1, 3, 5, 6, 7, 8]
 """Tokens that can be predicted."""
 
 Assignments = Iterator[tuple[float, np.ndarray]]
-"""Weight and hidden vector of every assignment at a place."""
+"""Weight and hidden vector of every assignment at a position."""
 
 
 def build(kind: str, **settings) -> AutoregressiveLM:
-    """A system with every weight drawn afresh, so that no prior is uniform by its start."""
+    """A system with every weight sampled anew, so that no prior is uniform by its start."""
     module = system_module(kind)
     system = module.build(module.Config(width=4, dropout=0.0, **settings), VOCABULARY).eval()
     generator = torch.Generator().manual_seed(0)
@@ -49,16 +49,18 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-def emitted(weights: dict[str, np.ndarray], hidden: np.ndarray) -> dict[int, float]:
+def token_probabilities(weights: dict[str, np.ndarray], hidden: np.ndarray) -> dict[int, float]:
     """softmax_k(e(k) · h + b_k) over the tokens that can be predicted."""
     output, bias = weights["emission.weight"], weights["emission.bias"]
     powers = {k: exp(output[k] @ hidden + bias[k]) for k in OUTCOMES}
     return {k: power / sum(powers.values()) for k, power in powers.items()}
 
 
-def summed(weights: dict[str, np.ndarray], assignments: Assignments, target: int) -> float:
+def log_marginal(weights: dict[str, np.ndarray], assignments: Assignments, target: int) -> float:
     """log Σ over all assignments, whose weights must sum to one."""
-    terms = [(weight, emitted(weights, hidden)[target]) for weight, hidden in assignments]
+    terms = [
+        (weight, token_probabilities(weights, hidden)[target]) for weight, hidden in assignments
+    ]
     assert sum(weight for weight, _ in terms) == pytest.approx(1.0)
     return log(sum(weight * probability for weight, probability in terms))
 
@@ -69,10 +71,10 @@ def learned_rows(table: np.ndarray, length: int) -> list[np.ndarray]:
     return [softmax(8 * table[end - i - 1 : end]) for i, end in enumerate(ends)]
 
 
-def prior_at(rows: list[np.ndarray], place: int) -> dict[int, float]:
-    """P(a | i) by absolute place; behind the last row it is shifted along."""
-    row = rows[min(place, len(rows) - 1)]
-    first = place + 1 - len(row)
+def prior_at(rows: list[np.ndarray], position: int) -> dict[int, float]:
+    """P(a | i) by absolute position; after the last row it is shifted."""
+    row = rows[min(position, len(rows) - 1)]
+    first = position + 1 - len(row)
     return {first + j: float(p) for j, p in enumerate(row)}
 
 
@@ -86,33 +88,37 @@ def check(system: AutoregressiveLM, assignments) -> None:
     """Every token of the sentence, scored by the system and by the sum over assignments."""
     weights = raw(system)
     expected = [
-        summed(weights, assignments(weights, place), SENTENCE[place + 1])
-        for place in range(len(SENTENCE) - 1)
+        log_marginal(weights, assignments(weights, position), SENTENCE[position + 1])
+        for position in range(len(SENTENCE) - 1)
     ]
     assert scored(system) == pytest.approx(expected, abs=2e-5)
 
 
-@pytest.mark.parametrize("reach", [1, 3, 5, None])
-def test_parent(reach):
-    def assignments(weights: dict[str, np.ndarray], place: int) -> Assignments:
+@pytest.mark.parametrize("distance_limit", [1, 3, 5, None])
+def test_parent_equals_brute_force(distance_limit):
+    def assignments(weights: dict[str, np.ndarray], position: int) -> Assignments:
         turn = weights["backbone.transitions.turn.weight"]
-        parents = [a for a in range(place + 1) if reach is None or place - a < reach]
+        parents = [
+            a
+            for a in range(position + 1)
+            if distance_limit is None or position - a < distance_limit
+        ]
         for a in parents:
             yield 1 / len(parents), turn @ weights["backbone.embedding.weight"][SENTENCE[a]]
 
-    check(build("parent", max_distance=reach), assignments)
+    check(build("parent", max_distance=distance_limit), assignments)
 
 
 def test_posterior_over_parents():
-    """P(a | what came) = P(a) p(k | a) / Σ, for every token of the sentence."""
+    """P(a | next token) = P(a) p(k | a) / Σ, for every token of the sentence."""
     system = build("parent", max_distance=3)
     weights = raw(system)
     turn = weights["backbone.transitions.turn.weight"]
     expected = np.zeros((len(SENTENCE) - 1, len(SENTENCE) - 1))
-    for place in range(len(SENTENCE) - 1):
-        for a in range(max(0, place - 2), place + 1):
+    for position in range(len(SENTENCE) - 1):
+        for a in range(max(0, position - 2), position + 1):
             hidden = turn @ weights["backbone.embedding.weight"][SENTENCE[a]]
-            expected[place, a] = emitted(weights, hidden)[SENTENCE[place + 1]]
+            expected[position, a] = token_probabilities(weights, hidden)[SENTENCE[position + 1]]
     expected /= expected.sum(1, keepdims=True)
     capture = system.capture_internals(Batch.collate([SENTENCE], pad=0))["posterior"]
     assert capture.axes == ("batch", "time", "source")
@@ -120,12 +126,12 @@ def test_posterior_over_parents():
 
 
 @pytest.mark.parametrize("length", [3, 20])
-def test_parent_prior(length):
+def test_parent_prior_equals_brute_force(length):
     """With a table shorter than the sentence, whose last row is shifted, and with a longer."""
 
-    def assignments(weights: dict[str, np.ndarray], place: int) -> Assignments:
+    def assignments(weights: dict[str, np.ndarray], position: int) -> Assignments:
         rows = learned_rows(weights["backbone.prior.table"], length)
-        for a, share in prior_at(rows, place).items():
+        for a, share in prior_at(rows, position).items():
             vector = weights["backbone.embedding.weight"][SENTENCE[a]]
             yield share, weights["backbone.transitions.turn.weight"] @ vector
 
@@ -138,27 +144,29 @@ def matrices(stacked: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("types", [1, 2, 3])
-def test_parent_typed(types):
-    def assignments(weights: dict[str, np.ndarray], place: int) -> Assignments:
+def test_parent_typed_equals_brute_force(types):
+    def assignments(weights: dict[str, np.ndarray], position: int) -> Assignments:
         rows = learned_rows(weights["backbone.prior.table"], 4)
         shares = softmax(weights.get("backbone.transitions.shares", np.zeros(1)))
         turns = matrices(weights["backbone.transitions.turn.weight"])
-        for (a, chance), (r, share) in product(prior_at(rows, place).items(), enumerate(shares)):
+        for (a, chance), (r, share) in product(prior_at(rows, position).items(), enumerate(shares)):
             yield chance * share, turns[r] @ weights["backbone.embedding.weight"][SENTENCE[a]]
 
     check(build("parent-typed", length=4, types=types), assignments)
 
 
-def test_posterior_over_kinds_adds_up_over_parents():
+def test_type_posterior_sums_over_parents():
     system = build("parent-typed", length=4, types=3)
     weights, target = raw(system), SENTENCE[2]
     rows = learned_rows(weights["backbone.prior.table"], 4)
     shares = softmax(weights["backbone.transitions.shares"])
     turns = matrices(weights["backbone.transitions.turn.weight"])
-    joint = np.zeros((2, 3))  # place 1 has the parents 0 and 1
+    joint = np.zeros((2, 3))  # position 1 has the parents 0 and 1
     for a, r in product(range(2), range(3)):
         hidden = turns[r] @ weights["backbone.embedding.weight"][SENTENCE[a]]
-        joint[a, r] = prior_at(rows, 1)[a] * shares[r] * emitted(weights, hidden)[target]
+        joint[a, r] = (
+            prior_at(rows, 1)[a] * shares[r] * token_probabilities(weights, hidden)[target]
+        )
     joint /= joint.sum()
     captures = system.capture_internals(Batch.collate([SENTENCE], pad=0))
     kinds, parents = captures["type posterior"].values, captures["posterior"].values
@@ -189,11 +197,11 @@ def test_renewal_sentence_by_hand():
 
 @pytest.mark.parametrize("name", ["renewal", "renewal-typed"])
 @pytest.mark.parametrize("learned", [False, True])
-def test_renewal(name, learned):
-    def assignments(weights: dict[str, np.ndarray], place: int) -> Assignments:
+def test_renewal_equals_brute_force(name, learned):
+    def assignments(weights: dict[str, np.ndarray], position: int) -> Assignments:
         afresh, onward = softmax(weights.get("backbone.balance", np.zeros(2)))
         shares = softmax(weights.get("backbone.parents.transitions.shares", np.zeros(1)))
-        previous = weights["backbone.parents.embedding.weight"][SENTENCE[place]]
+        previous = weights["backbone.parents.embedding.weight"][SENTENCE[position]]
         yield afresh, weights["backbone.fresh"]
         turns = matrices(weights["backbone.parents.transitions.turn.weight"])
         for share, turn in zip(shares, turns, strict=True):
@@ -205,7 +213,7 @@ def test_renewal(name, learned):
     check(system, assignments)
 
 
-def test_remix_aligned():
+def test_remix_aligned_equals_brute_force():
     """Σ_a P(a | i) Σ_z P(z | s_a) P(k | z), each sum a loop."""
     system = build("remix-aligned", length=4, states=3)
     weights = raw(system)
@@ -216,9 +224,9 @@ def test_remix_aligned():
         powers = {k: exp(vectors[k] @ state) for k in OUTCOMES}
         of_state.append({k: power / sum(powers.values()) for k, power in powers.items()})
     expected = []
-    for place, target in enumerate(SENTENCE[1:]):
+    for position, target in enumerate(SENTENCE[1:]):
         total = 0.0
-        for a, share in prior_at(rows, place).items():
+        for a, share in prior_at(rows, position).items():
             chosen = softmax(
                 weights["emission.choose.weight"] @ vectors[SENTENCE[a]]
                 + weights["emission.choose.bias"]
@@ -230,37 +238,39 @@ def test_remix_aligned():
 
 
 @pytest.mark.parametrize("prior", ["learned", "uniform"])
-def test_two_parents(prior):
-    reach = 3
+def test_two_parents_equals_brute_force(prior):
+    distance_limit = 3
 
-    def shares_of(weights: dict[str, np.ndarray], which: str, place: int) -> dict[int, float]:
+    def shares_of(weights: dict[str, np.ndarray], which: str, position: int) -> dict[int, float]:
         if prior == "learned":
-            return prior_at(learned_rows(weights[f"backbone.{which}.table"], reach), place)
-        seen = [a for a in range(place + 1) if place - a < reach]
+            return prior_at(
+                learned_rows(weights[f"backbone.{which}.table"], distance_limit), position
+            )
+        seen = [a for a in range(position + 1) if position - a < distance_limit]
         return dict.fromkeys(seen, 1 / len(seen))
 
-    def assignments(weights: dict[str, np.ndarray], place: int) -> Assignments:
+    def assignments(weights: dict[str, np.ndarray], position: int) -> Assignments:
         vectors = weights["backbone.embedding.weight"]
-        first, second = (shares_of(weights, which, place) for which in ("first", "second"))
+        first, second = (shares_of(weights, which, position) for which in ("first", "second"))
         for a, b in product(first, second):
             hidden = weights["backbone.turn_first.weight"] @ vectors[SENTENCE[a]]
             hidden = hidden + weights["backbone.turn_second.weight"] @ vectors[SENTENCE[b]]
             yield first[a] * second[b], hidden
 
-    check(build("two-parents", max_distance=reach, prior=prior), assignments)
+    check(build("two-parents", max_distance=distance_limit, prior=prior), assignments)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_parent_permuted(size):
-    """Every ordering of the window; what stands before the sentence counts as zero."""
+def test_parent_permuted_equals_brute_force(size):
+    """Every ordering of the window; positions before the sentence count as zero."""
 
-    def assignments(weights: dict[str, np.ndarray], place: int) -> Assignments:
+    def assignments(weights: dict[str, np.ndarray], position: int) -> Assignments:
         turns = matrices(weights["backbone.turn.weight"])  # W_1 … W_n
         shares = softmax(weights["backbone.orders"])
         for share, order in zip(shares, permutations(range(1, size + 1)), strict=True):
             hidden = np.zeros(4)
             for j, back in enumerate(order):
-                stands = place + 1 - back
+                stands = position + 1 - back
                 if stands >= 0:
                     token = SENTENCE[stands]
                     hidden += turns[j] @ weights["backbone.embedding.weight"][token]
@@ -269,7 +279,7 @@ def test_parent_permuted(size):
     check(build("parent-permuted", size=size), assignments)
 
 
-def test_parent_permuted_in_the_order_of_the_text_is_window():
+def test_parent_permuted_in_text_order_equals_window():
     permuted = build("parent-permuted", size=3)
     module = system_module("window")
     window = module.build(module.Config(width=4, size=3, dropout=0.0), VOCABULARY).eval()
@@ -283,16 +293,16 @@ def test_parent_permuted_in_the_order_of_the_text_is_window():
     assert scored(permuted) == pytest.approx(scored(window), abs=1e-5)
 
 
-def test_window_mixture():
+def test_window_mixture_equals_brute_force():
     size, count = 3, 2
 
-    def assignments(weights: dict[str, np.ndarray], place: int) -> Assignments:
+    def assignments(weights: dict[str, np.ndarray], position: int) -> Assignments:
         blocks = weights["backbone.mix.weight"].reshape(count, 4, size, 4)
         for k, share in enumerate(softmax(weights["backbone.shares"])):
             hidden = np.zeros(4)
             for back in range(1, size + 1):
-                if place + 1 - back >= 0:
-                    token = SENTENCE[place + 1 - back]
+                if position + 1 - back >= 0:
+                    token = SENTENCE[position + 1 - back]
                     turn = blocks[k, :, size - back]
                     hidden += turn @ weights["backbone.embedding.weight"][token]
             yield share, hidden

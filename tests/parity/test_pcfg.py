@@ -25,7 +25,7 @@ N, P = 2, 2
 def system():
     module = system_module("pcfg")
     torch.manual_seed(0)
-    config = module.Config(nonterminals=N, preterminals=P, width=4, longest=8)
+    config = module.Config(nonterminals=N, preterminals=P, width=4, max_length=8)
     return module.build(config, VOCABULARY).double().eval()
 
 
@@ -75,7 +75,7 @@ def batch_of(texts) -> Batch:
 SENTENCES = [(), (5,), (5, 6), (6, 6, 5), (5, 1, 6, 5), (5, 6, 5, 6, 1)]
 
 
-def test_the_rules_are_distributions(plain: Plain):
+def test_rules_are_distributions(plain: Plain):
     assert sum(plain.root) + plain.empty == pytest.approx(1)
     for rules in plain.binary:
         assert sum(map(sum, rules)) == pytest.approx(1)
@@ -95,64 +95,64 @@ def test_log_prob_is_the_sum_over_trees(system, plain: Plain):
     assert lost.count.item() == sum(len(words) + 1 for words in SENTENCES)
 
 
-def test_six_words_have_all_their_trees(system, plain: Plain):
+def test_all_trees_of_six_words_are_counted(system, plain: Plain):
     """Catalan(5) = 42 shapes, N symbols at 5 inner nodes, P at 6 leaves."""
     words = (5, 6, 5, 5, 6, 5)
     trees = plain.trees(words)
     assert len(trees) == 42 * N**5 * P**6
     with torch.no_grad():
-        found = system.log_prob(batch_of([[START, *words, END]])).totals.item()
-    assert found == pytest.approx(math.log(math.fsum(trees)), abs=1e-10)
+        result = system.log_prob(batch_of([[START, *words, END]])).totals.item()
+    assert result == pytest.approx(math.log(math.fsum(trees)), abs=1e-10)
 
 
 def prefix_probability(plain: Plain, words: tuple[int, ...], depth: int = 2500) -> float:
-    """By leftmost derivation: all ways to have written these words, whatever is still to come.
+    """By leftmost derivation: all derivations whose yield begins with these words.
 
     The words and the stack of symbols that is left are followed together. A left spine may be of
     any length, so it is rewritten `depth` times, after which next to nothing is left of it.
     """
 
     @cache
-    def writes(symbol: int, part: tuple[int, ...]) -> float:
+    def yields_exactly(symbol: int, part: tuple[int, ...]) -> float:
         """The symbol yields exactly these words."""
         return math.fsum(plain.derivations(symbol, part))
 
     @cache
-    def begins(part: tuple[int, ...]) -> tuple[float, ...]:
+    def yields_prefix(part: tuple[int, ...]) -> tuple[float, ...]:
         """For each symbol: what it yields begins with these words."""
-        found = [
+        result = [
             plain.words[part[0]][s - N] if s >= N and len(part) == 1 else 0.0 for s in range(N + P)
         ]
         through = [0.0] * N
         for a in range(N):
             for cut in range(1, len(part)):
-                rest = begins(part[cut:])
+                rest = yields_prefix(part[cut:])
                 through[a] += math.fsum(
-                    plain.binary[a][b][c] * writes(b, part[:cut]) * rest[c]
+                    plain.binary[a][b][c] * yields_exactly(b, part[:cut]) * rest[c]
                     for b in range(N + P)
                     for c in range(N + P)
                 )
         for _ in range(depth):
-            found[:N] = [
-                through[a] + math.fsum(sum(plain.binary[a][b]) * found[b] for b in range(N + P))
+            result[:N] = [
+                through[a] + math.fsum(sum(plain.binary[a][b]) * result[b] for b in range(N + P))
                 for a in range(N)
             ]
-        return tuple(found)
+        return tuple(result)
 
-    return math.fsum(root * p for root, p in zip(plain.root, begins(words), strict=True))
+    return math.fsum(root * p for root, p in zip(plain.root, yields_prefix(words), strict=True))
 
 
-def test_per_token_are_ratios_of_prefix_probabilities(system, plain: Plain):
+def test_token_scores_are_prefix_probability_ratios(system, plain: Plain):
     words = (5, 6, 1)
     with torch.no_grad():
-        found = system.log_prob(batch_of([[START, *words, END]])).per_token[0]
-    begun = [1.0] + [prefix_probability(plain, words[:k]) for k in (1, 2, 3)]
-    expected = [math.log(b / a) for a, b in itertools.pairwise(begun)]
-    expected.append(math.log(plain.probability(words) / begun[-1]))
-    assert found.tolist() == pytest.approx(expected, abs=1e-9)
+        actual = system.log_prob(batch_of([[START, *words, END]])).per_token[0]
+    prefix_probabilities = [1.0] + [prefix_probability(plain, words[:k]) for k in (1, 2, 3)]
+    expected = [math.log(b / a) for a, b in itertools.pairwise(prefix_probabilities)]
+    expected.append(math.log(plain.probability(words) / prefix_probabilities[-1]))
+    assert actual.tolist() == pytest.approx(expected, abs=1e-9)
 
 
-def test_sentences_and_beginnings_share_the_mass(system, plain: Plain):
+def test_sentences_and_prefixes_sum_to_one(system, plain: Plain):
     """Sentences of at most three words have at most one in all; longer ones have the rest."""
     bodies = [b for length in range(4) for b in itertools.product(WORDS, repeat=length)]
     finished = math.fsum(plain.probability(body) for body in bodies)
@@ -163,20 +163,20 @@ def test_sentences_and_beginnings_share_the_mass(system, plain: Plain):
     assert finished + longer == pytest.approx(1, abs=1e-9)
 
 
-def test_cut_sentences_are_trained_on_as_beginnings(system):
+def test_truncated_sentences_are_trained_as_prefixes(system):
     batch = batch_of([[START, 5, 6], [START, 6, END]])
     with torch.no_grad():
         lost, scored = system.loss(batch)[0].total, system.log_prob(batch).totals
     assert lost.item() == pytest.approx(-scored.sum().item(), abs=1e-9)
 
 
-def test_a_derivation_that_would_not_end_is_cut_off(system):
+def test_endless_derivation_is_truncated(system):
     """Nine inner nodes in ten have two inner children, so that most trees grow for ever."""
     grammar = system.rules.grammar()
     binary = torch.full((N, N + P, N + P), -math.inf, dtype=torch.float64)
     binary[:, :N, :N] = math.log(0.9 / N**2)
     binary[:, N:, N:] = math.log(0.1 / P**2)
-    drawn = sample_sentences(
+    samples = sample_sentences(
         type(grammar)(
             rules=type(grammar.rules)(root=grammar.rules.root, binary=binary),
             empty=grammar.empty,
@@ -186,8 +186,8 @@ def test_a_derivation_that_would_not_end_is_cut_off(system):
         20,
         torch.Generator().manual_seed(0),
     )
-    assert max(len(words) for words, _ in drawn) == 20
-    assert all(over or len(words) == 20 for words, over in drawn)
+    assert max(len(words) for words, _ in samples) == 20
+    assert all(over or len(words) == 20 for words, over in samples)
 
 
 def score_of(plain: Plain, tree, words) -> float:
@@ -201,7 +201,7 @@ def score_of(plain: Plain, tree, words) -> float:
     return rule * score_of(plain, left, words) * score_of(plain, right, words)
 
 
-def test_the_best_tree_is_the_best_of_all(system, plain: Plain):
+def test_best_tree_equals_enumeration(system, plain: Plain):
     trees = system.best_tree(batch_of([[START, *words, END] for words in SENTENCES]))
     assert trees[0] is None
     for tree, words in zip(trees[1:], SENTENCES[1:], strict=True):
@@ -210,7 +210,7 @@ def test_the_best_tree_is_the_best_of_all(system, plain: Plain):
         assert score == pytest.approx(max(plain.trees(words)))
 
 
-def test_a_tree_in_brackets(system):
+def test_tree_bracket_notation(system):
     (tree,) = system.best_tree(batch_of([[START, 5, 6, END]]))
     left, right = tree.children
     assert tree.brackets(["a", "b"]) == f"({tree.label} ({left.label} a) ({right.label} b))"

@@ -18,7 +18,7 @@ from lmlab.sampling.decoding import EncodedSources
 from lmlab.sampling.rag_decoding import PerDocumentBeamSearch
 from lmlab.zoo import rag_sequence, rag_token
 
-from .test_hf_bart import draw_weights, our_names
+from .test_hf_bart import our_names, randomise_weights
 
 transformers = pytest.importorskip("transformers")
 
@@ -45,7 +45,7 @@ BOTH = pytest.mark.parametrize("kind", SYSTEMS)
 
 
 class Letters:
-    """A tokeniser of letters: a is 5, b is 6 …"""
+    """A tokenizer of letters: a is 5, b is 6 …"""
 
     kind = "word"
 
@@ -66,7 +66,7 @@ def make(kind: str, *, seed: int = 0, **settings) -> RAG:
     config = module.Config(**{**SETTINGS, **settings})
     system = module.build(config, VOCABULARY, documents=documents).eval()
     system.setup_tokenizer(Letters())
-    draw_weights(system.generator)
+    randomise_weights(system.generator)
     torch.nn.init.normal_(system.retriever.questions.weight, std=0.7)
     return system
 
@@ -81,7 +81,7 @@ def batch_of(questions: tuple[str, ...], answers: tuple[str, ...]) -> Batch:
     return Batch.collate(rows, VOCABULARY.pad, condition=condition)
 
 
-def found_by_hand(system: RAG, question: str) -> tuple[list[int], np.ndarray]:
+def retrieved_by_hand(system: RAG, question: str) -> tuple[list[int], np.ndarray]:
     """The numbers of the best documents and p(z | x), by numpy from the vectors alone."""
     rows = system.retriever.questions.weight.detach().double().numpy()
     query = rows[framed(question)].sum(0) / math.sqrt(rows.shape[1])
@@ -94,19 +94,19 @@ def found_by_hand(system: RAG, question: str) -> tuple[list[int], np.ndarray]:
 
 
 @BOTH
-def test_documents_are_the_best_by_inner_product_and_normalised_among_themselves(kind: str):
+def test_top_documents_by_inner_product_are_normalised(kind: str):
     system = make(kind)
     questions = ("a b", "e", "c d d")
     condition = batch_of(questions, ("a",) * 3).condition
     with torch.no_grad():
-        found = system.retrieve(condition)
+        result = system.retrieve(condition)
     for row, question in enumerate(questions):
-        numbers, weights = found_by_hand(system, question)
-        assert found.numbers[row].tolist() == numbers
-        assert found.log_probs[row].exp().tolist() == pytest.approx(weights.tolist(), abs=1e-5)
+        numbers, weights = retrieved_by_hand(system, question)
+        assert result.numbers[row].tolist() == numbers
+        assert result.log_probs[row].exp().tolist() == pytest.approx(weights.tolist(), abs=1e-5)
 
 
-def theirs_of(kind: str, ours: RAG):
+def build_theirs(kind: str, ours: RAG):
     """transformers' RAG; ours gets the weights of its generator."""
     shape = {"d_model": 16, "vocab_size": VOCABULARY.size, "max_position_embeddings": 24}
     for side in ("encoder", "decoder"):
@@ -120,11 +120,11 @@ def theirs_of(kind: str, ours: RAG):
             decoder_start_token_id=VOCABULARY.start,
         )
     )
-    draw_weights(generator)
+    randomise_weights(generator)
     torch.nn.init.normal_(generator.final_logits_bias, std=0.6)
     weights = our_names(generator.state_dict(), ours.generator.state_dict())
     ours.generator.load_state_dict(weights)
-    # Symbols that are never predicted have no mass here, and must have none there.
+    # Special tokens that are never predicted have no mass here, and must have none there.
     generator.final_logits_bias[:, list(VOCABULARY.unpredictable)] = -1e9
     encoder = transformers.DPRQuestionEncoder(
         transformers.DPRConfig(
@@ -143,15 +143,15 @@ def theirs_of(kind: str, ours: RAG):
 
 
 @BOTH
-def test_losses_are_those_of_transformers(kind: str):
+def test_losses_equal_transformers(kind: str):
     """Sources are put together by hand here: question, end, document, end."""
     questions, answers = ("a b", "e", "c d d"), ("b c", "e e d a", "d")
     ours = make(kind)
-    theirs = theirs_of(kind, ours)
+    theirs = build_theirs(kind, ours)
     batch = batch_of(questions, answers)
     sources, scores = [], []
     for question in questions:
-        numbers, weights = found_by_hand(ours, question)
+        numbers, weights = retrieved_by_hand(ours, question)
         sources += [[*framed(question), *framed(TEXTS[number])[1:]] for number in numbers]
         scores.append(np.log(weights))
     context = Batch.collate(sources, VOCABULARY.pad)
@@ -163,17 +163,17 @@ def test_losses_are_those_of_transformers(kind: str):
             labels=batch.tokens,
             n_docs=3,
         ).loss
-        found = ours.log_prob(batch).totals
+        actual = ours.log_prob(batch).totals
         lost = ours.loss(batch)[0].total
     assert expected.std() > 1, "losses hardly differ"
-    torch.testing.assert_close(-found, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(-actual, expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(lost, expected.sum(), atol=1e-4, rtol=0)
 
 
-def test_both_are_equal_where_one_token_is_written():
+def test_rag_sequence_equals_rag_token_for_one_token():
     """Of a text that was cut off after its first token both sums over documents are one.
 
-    With a second token, the end symbol, it is not: the first changes which document is likely.
+    With a second token, the end token, they are not: the first changes which document is likely.
     """
     sequence, token = make("sequence"), make("token")
     token.load_state_dict(sequence.state_dict())
@@ -199,7 +199,7 @@ def every_text(longest: int) -> list[tuple[int, ...]]:
 @torch.no_grad()
 def sums_by_hand(system: RAG, question: str, texts) -> np.ndarray:
     """log Σ_z p(z | x) p(y | x, z), each document's share by its own pass."""
-    numbers, weights = found_by_hand(system, question)
+    numbers, weights = retrieved_by_hand(system, question)
     shares = []
     for number, weight in zip(numbers, weights, strict=True):
         source = [*framed(question), *framed(TEXTS[number])[1:]]
@@ -210,17 +210,17 @@ def sums_by_hand(system: RAG, question: str, texts) -> np.ndarray:
     return np.log(sum(shares))
 
 
-def test_thorough_decoding_is_the_best_of_all_texts():
+def test_thorough_decoding_ranks_as_enumeration():
     """6 letters, at most 2 of them: 43 texts, all of which are in a beam as wide as the space."""
     system = make("sequence")
     texts = every_text(3)
     assert len(texts) == 1 + 6 + 36
     condition = batch_of(("a b", "c d d"), ("a", "a")).condition
     wide = BeamConfig(width=36, best=len(texts), max_length=3)
-    found = PerDocumentBeamSearch(beam=wide).decode(
+    actual = PerDocumentBeamSearch(beam=wide).decode(
         system, EncodedSources.encode(system, condition), [3] * len(condition), 0
     )
-    for question, hypotheses in zip(("a b", "c d d"), found, strict=True):
+    for question, hypotheses in zip(("a b", "c d d"), actual, strict=True):
         expected = dict(zip(texts, sums_by_hand(system, question, texts), strict=True))
         ranked = sorted(expected, key=lambda text: -expected[text])
         ended = [each for each in hypotheses if each.finished]
@@ -229,15 +229,17 @@ def test_thorough_decoding_is_the_best_of_all_texts():
         assert values == pytest.approx([expected[text] for text in ranked], abs=1e-4)
 
 
-def test_fast_decoding_leaves_out_what_a_document_did_not_come_to():
+def test_fast_decoding_is_a_lower_bound_of_thorough():
     """Never more than thorough; the same where every beam holds every text."""
     system = make("sequence")
     condition = batch_of(("a b", "c d d", "e"), ("a",) * 3).condition
 
     def find(thorough: bool, width: int, best: int):
         beam = BeamConfig(width=width, best=best, max_length=3)
-        way = PerDocumentBeamSearch(thorough=thorough, beam=beam)
-        return way.decode(system, EncodedSources.encode(system, condition), [3] * len(condition), 0)
+        strategy = PerDocumentBeamSearch(thorough=thorough, beam=beam)
+        return strategy.decode(
+            system, EncodedSources.encode(system, condition), [3] * len(condition), 0
+        )
 
     for thorough, fast in zip(find(True, 36, 43), find(False, 36, 43), strict=True):
         every = {each.tokens: each.log_prob for each in thorough if each.finished}
@@ -254,11 +256,11 @@ def test_fast_decoding_leaves_out_what_a_document_did_not_come_to():
 
 
 @BOTH
-def test_the_ordinary_beam_search_finds_the_best_text(kind: str):
-    """Through `Step`, whose weights of documents learn from what is written in RAG-Sequence."""
+def test_beam_search_finds_the_best_texts(kind: str):
+    """Through `Step`; RAG-Sequence updates its document weights by the decoded tokens."""
     system, texts = make(kind), every_text(3)
     condition = batch_of(("a b",), ("a",)).condition
-    [found] = beam_search(system, BeamConfig(width=36, best=5, max_length=3), condition=condition)
+    [result] = beam_search(system, BeamConfig(width=36, best=5, max_length=3), condition=condition)
     rows = [[VOCABULARY.start, *text, VOCABULARY.end] for text in texts]
     every = condition.select([0] * len(rows))
     with torch.no_grad():
@@ -266,13 +268,13 @@ def test_the_ordinary_beam_search_finds_the_best_text(kind: str):
     if kind == "sequence":
         assert totals == pytest.approx(sums_by_hand(system, "a b", texts).tolist(), abs=1e-4)
     best = sorted(zip(totals, texts, strict=True), reverse=True)[:5]
-    assert [each.tokens for each in found] == [text for _, text in best]
-    assert [each.log_prob for each in found] == pytest.approx([p for p, _ in best], abs=1e-4)
+    assert [each.tokens for each in result] == [text for _, text in best]
+    assert [each.log_prob for each in result] == pytest.approx([p for p, _ in best], abs=1e-4)
 
 
 @BOTH
-def test_given_a_question_it_is_a_distribution_that_steps_as_it_scores(kind: str):
-    """With a copying writer: all texts of at most two letters and all longer ones sum to one."""
+def test_conditional_mass_is_one_and_stepping_equals_scoring(kind: str):
+    """With a copying decoder: all texts of at most two letters and all longer ones sum to one."""
     system = make(kind, copy_mechanism=True)
     condition = batch_of(("c d d",), ("a",)).condition
     ended = [[VOCABULARY.start, *text, VOCABULARY.end] for text in every_text(3)]

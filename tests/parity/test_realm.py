@@ -15,7 +15,7 @@ from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.realm import REALM
-from lmlab.objectives.masked_language_modelling import masked_view
+from lmlab.objectives.masking.token_masking import masked_view
 from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.retriever import Retriever, refresh_due, refresh_ready
 
@@ -27,7 +27,7 @@ DOCUMENTS = Documents(Document(name=str(i), text=text) for i, text in enumerate(
 
 
 class Letters:
-    """A tokeniser of the words above."""
+    """A tokenizer of the words above."""
 
     kind = "word"
 
@@ -59,10 +59,10 @@ def rows(*texts: str) -> Batch:
     return Batch.collate([[START, *Letters().encode(t), END] for t in texts], pad=0)
 
 
-def hidden_view(batch: Batch, *places: list[int]) -> View:
-    """The batch with some places of each row masked and asked."""
+def view_with_masked_positions(batch: Batch, *positions: list[int]) -> View:
+    """The batch with some positions of each row masked as targets."""
     hidden = torch.zeros_like(batch.tokens, dtype=torch.bool)
-    for row, chosen in enumerate(places):
+    for row, chosen in enumerate(positions):
         hidden[row, chosen] = True
     return masked_view(batch, batch.tokens.masked_fill(hidden, MASK), hidden)
 
@@ -76,8 +76,8 @@ def log_p_of_document(system: REALM, x: list[int]) -> Tensor:
 
 
 def log_p_of_words(system: REALM, x: list[int], y: dict[int, int]) -> Tensor:
-    """(1 + N,) log p(y | z, x), one reading at a time, `<s> x </s> z </s>` put together by hand."""
-    found = []
+    """(1 + N,) log p(y | z, x), one forward pass at a time, `<s> x </s> z </s>` joined by hand."""
+    result = []
     for text in ["", *TEXTS]:
         document = [*Letters().encode(text), END]
         tokens = torch.tensor([[*x, *document]])
@@ -89,27 +89,27 @@ def log_p_of_words(system: REALM, x: list[int], y: dict[int, int]) -> Tensor:
             segments=segments,
         )
         states = system.backbone.encoder(view).values[0]
-        each = [system.emission.log_probs(states[place])[word] for place, word in y.items()]
-        found.append(torch.stack(each).sum())
-    return torch.stack(found)
+        each = [system.emission.log_probs(states[position])[word] for position, word in y.items()]
+        result.append(torch.stack(each).sum())
+    return torch.stack(result)
 
 
 BATCH = rows("d a c", "b e")
-VIEW = hidden_view(BATCH, [1, 2], [1])
-SHOWN = [[START, MASK, MASK, 7, END], [START, MASK, 9, END]]
-ASKED = [{1: 8, 2: 5}, {1: 6}]
+VIEW = view_with_masked_positions(BATCH, [1, 2], [1])
+MASKED_INPUTS = [[START, MASK, MASK, 7, END], [START, MASK, 9, END]]
+TARGETS = [{1: 8, 2: 5}, {1: 6}]
 
 
 def marginal(system: REALM) -> Tensor:
     """-Σ_x log Σ_z p(z | x) p(y | z, x), by loops over texts and documents."""
     each = [
         torch.logsumexp(log_p_of_document(system, x) + log_p_of_words(system, x, y), 0)
-        for x, y in zip(SHOWN, ASKED, strict=True)
+        for x, y in zip(MASKED_INPUTS, TARGETS, strict=True)
     ]
     return -torch.stack(each).sum()
 
 
-def the_loss(system: REALM, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+def system_loss(system: REALM, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """The system's own, of the view above."""
     monkeypatch.setattr(type(system.objective), "view", lambda self, batch, generator=None: VIEW)
     loss, _ = system.loss(BATCH)
@@ -118,14 +118,12 @@ def the_loss(system: REALM, monkeypatch: pytest.MonkeyPatch) -> Tensor:
 
 
 @pytest.mark.parametrize("shared", ["all", "nothing"])
-def test_the_loss_and_every_gradient_are_those_of_the_sum_over_all_documents(
-    shared: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_loss_and_gradients_equal_sum_over_documents(shared: str, monkeypatch: pytest.MonkeyPatch):
     system = build(shared_encoders=shared)
     parameters = dict(system.named_parameters())
-    expected, found = marginal(system), the_loss(system, monkeypatch)
-    assert found.item() == pytest.approx(expected.item(), abs=1e-10)
-    ours = torch.autograd.grad(found, list(parameters.values()))
+    expected, actual = marginal(system), system_loss(system, monkeypatch)
+    assert actual.item() == pytest.approx(expected.item(), abs=1e-10)
+    ours = torch.autograd.grad(actual, list(parameters.values()))
     theirs = torch.autograd.grad(expected, list(parameters.values()))
     for name, one, other in zip(parameters, ours, theirs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7, msg=name)
@@ -138,11 +136,11 @@ def test_the_loss_and_every_gradient_are_those_of_the_sum_over_all_documents(
         assert any(part in name for name in reached)
 
 
-def test_the_gradient_of_a_score_is_that_of_the_papers_appendix():
+def test_score_gradient_equals_the_papers_appendix():
     """∇_f(x,z) log p(y | x) = p(z | x) [p(y | z, x) / p(y | x) - 1]."""
     system = build()
     with torch.no_grad():
-        log_z, log_y = log_p_of_document(system, SHOWN[0]), log_p_of_words(system, *one())
+        log_z, log_y = log_p_of_document(system, MASKED_INPUTS[0]), log_p_of_words(system, *one())
     scores = log_z.clone().requires_grad_()  # any scores with this softmax will do
     log_p = torch.logsumexp(torch.log_softmax(scores, 0) + log_y, 0)
     log_p.backward()
@@ -157,34 +155,34 @@ def test_the_gradient_of_a_score_is_that_of_the_papers_appendix():
 
 
 def one() -> tuple[list[int], dict[int, int]]:
-    return SHOWN[0], ASKED[0]
+    return MASKED_INPUTS[0], TARGETS[0]
 
 
-def test_a_place_is_filled_from_all_documents():
+def test_fill_marginalises_over_all_documents():
     system = build()
     masked = VIEW.targets != NO_TARGET
     with torch.no_grad():
-        found = system.fill(BATCH, masked).log_probs
-        for row, (place, word) in enumerate([(1, 8), (2, 5)]):
-            each = log_p_of_words(system, SHOWN[0], {place: word})
-            expected = torch.logsumexp(log_p_of_document(system, SHOWN[0]) + each, 0)
-            assert float(found[row, word]) == pytest.approx(float(expected), abs=1e-10)
+        actual = system.fill(BATCH, masked).log_probs
+        for row, (position, word) in enumerate([(1, 8), (2, 5)]):
+            each = log_p_of_words(system, MASKED_INPUTS[0], {position: word})
+            expected = torch.logsumexp(log_p_of_document(system, MASKED_INPUTS[0]) + each, 0)
+            assert float(actual[row, word]) == pytest.approx(float(expected), abs=1e-10)
         scored = system.target_log_probs(VIEW).log_probs
-    torch.testing.assert_close(scored, found.gather(1, torch.tensor([[8], [5], [6]]))[:, 0])
+    torch.testing.assert_close(scored, actual.gather(1, torch.tensor([[8], [5], [6]]))[:, 0])
 
 
-def test_only_so_many_documents_are_found_and_their_probabilities_sum_to_one():
+def test_top_k_document_probabilities_sum_to_one():
     system = build(retrieved=2)
-    found = system.retrieve(rows("a <mask>"))
+    actual = system.retrieve(rows("a <mask>"))
     every = log_p_of_document(system, [START, 5, MASK, END])
     best = every[1:].topk(2).indices.tolist()
-    assert set(found.numbers[0].tolist()) == {-1, *best}
+    assert set(actual.numbers[0].tolist()) == {-1, *best}
     chosen = torch.stack([every[0], *(every[1 + number] for number in best)])
     expected = torch.log_softmax(chosen, 0).sort(descending=True).values
-    torch.testing.assert_close(found.log_probs[0], expected)
+    torch.testing.assert_close(actual.log_probs[0], expected)
 
 
-def test_the_document_that_a_text_came_from_may_not_help_it():
+def test_source_document_of_a_text_is_excluded():
     """Documents 0 and 2 hold `c`, 0 alone `b c`; a text is held as a whole or not at all."""
     system = build(retrieved=3)
     retriever = system.retriever
@@ -192,15 +190,15 @@ def test_the_document_that_a_text_came_from_may_not_help_it():
     held = retriever.contains_text(numbers, rows("b c", "c", "a c"))
     assert held.int().tolist() == [[1, 0, 0, 0, 0], [1, 0, 1, 0, 0], [0, 0, 0, 0, 0]]
     clean = rows("b c", "c", "a c")
-    found = retriever.find(rows("b <mask>", "<mask>", "a <mask>"), clean=clean)
-    assert 0 not in found.numbers[0].tolist()
-    assert not {0, 2} & set(found.numbers[1].tolist())
-    assert found.numbers.shape == (3, 4)
-    torch.testing.assert_close(found.log_probs.exp().sum(1), torch.ones(3).double())
+    result = retriever.find(rows("b <mask>", "<mask>", "a <mask>"), clean=clean)
+    assert 0 not in result.numbers[0].tolist()
+    assert not {0, 2} & set(result.numbers[1].tolist())
+    assert result.numbers.shape == (3, 4)
+    torch.testing.assert_close(result.log_probs.exp().sum(1), torch.ones(3).double())
 
 
-def test_a_document_that_was_cut_still_holds_the_text_it_came_from():
-    """Of `c d e f` three tokens are read; what begins in what was cut off gives nothing away."""
+def test_truncated_document_still_contains_its_text():
+    """Of `c d e f` three tokens are encoded; a text that starts after the cut is not excluded."""
     system = build(document_length=5)
     assert system.retriever.memory.document_tokens(torch.tensor([2]))[1].tolist() == [3]
     texts = rows("d e f", "e f", "f", "d e f a")
@@ -211,10 +209,12 @@ def test_a_document_that_was_cut_still_holds_the_text_it_came_from():
     assert held.tolist() == [[True], [False]]
 
 
-def test_other_documents_are_embedded_anew_and_the_system_stays_as_it_is():
+def test_with_documents_reembeds_and_keeps_the_original():
     system = build(retrieved=2)
-    told = Documents([Document(name="new", text="d d"), Document(name="newer", text="a f")])
-    other = system.with_documents(told)
+    new_documents = Documents(
+        [Document(name="new", text="d d"), Document(name="newer", text="a f")]
+    )
+    other = system.with_documents(new_documents)
     with torch.no_grad():
         now = torch.cat([system.encode(rows(text)) for text in ("d d", "a f")])
     torch.testing.assert_close(other.retriever.memory.vectors, now)
@@ -222,15 +222,15 @@ def test_other_documents_are_embedded_anew_and_the_system_stays_as_it_is():
     assert {each.name for each in evidence} == {"", "new", "newer"}
     assert system.documents is DOCUMENTS and len(system.retriever.memory.vectors) == len(TEXTS)
     given = torch.arange(8.0).view(2, 4)
-    taken = system.with_documents(told, vectors=given).retriever.memory.vectors
+    taken = system.with_documents(new_documents, vectors=given).retriever.memory.vectors
     assert torch.equal(taken, given.double())
 
 
-def test_where_every_document_is_left_out_the_null_document_is_all():
+def test_null_document_used_when_all_are_excluded():
     system = build(Documents([Document(name="x", text="a b"), Document(name="y", text="b a b")]))
-    found = system.retriever.find(rows("a <mask>"), clean=rows("a b"))
-    assert found.numbers.tolist() == [[-1, -1, -1]]
-    assert found.log_probs.exp().tolist() == [[1.0, 0.0, 0.0]]
+    result = system.retriever.find(rows("a <mask>"), clean=rows("a b"))
+    assert result.numbers.tolist() == [[-1, -1, -1]]
+    assert result.log_probs.exp().tolist() == [[1.0, 0.0, 0.0]]
     loss, _ = system.loss(rows("a b"), generator=torch.Generator().manual_seed(0))
     loss.total.backward()
     assert math.isfinite(loss.total.item())
@@ -239,7 +239,7 @@ def test_where_every_document_is_left_out_the_null_document_is_all():
     assert all(bool(g.isfinite().all()) for g in gradients)
 
 
-def test_the_index_is_refreshed_in_time_and_stands_still_in_between():
+def test_index_changes_only_at_refresh_steps():
     system = build(refresh=3, background_refresh=False)
     system.begin_step(0)
     first = system.retriever.memory.vectors.clone()
@@ -264,7 +264,7 @@ def scaled(system, factor: float) -> torch.Tensor:
         return torch.cat([system.encode(rows(text)) for text in TEXTS])
 
 
-def test_in_the_background_an_index_is_made_at_a_refresh_and_used_half_of_one_later():
+def test_background_index_is_used_half_a_refresh_later():
     system = build(refresh=4, background_refresh=True)
     memory = system.retriever.memory
     system.begin_step(0)
@@ -276,7 +276,7 @@ def test_in_the_background_an_index_is_made_at_a_refresh_and_used_half_of_one_la
     third = scaled(system, 1.1)
     system.begin_step(5)
     assert torch.equal(memory.vectors, first)
-    # A run that is saved here and goes on takes up what was under way.
+    # A run saved here and resumed continues with the pending index.
     again = build(refresh=4, background_refresh=True)
     again.load_state_dict(system.state_dict())
     for each in (system, again):
@@ -287,7 +287,7 @@ def test_in_the_background_an_index_is_made_at_a_refresh_and_used_half_of_one_la
         torch.testing.assert_close(each.retriever.memory.vectors, third)
 
 
-def test_documents_are_embedded_anew_sooner_at_first_and_taken_up_before_the_next():
+def test_refresh_schedule_starts_with_short_intervals():
     """By default at 16, 32, 64, 128 and 256, then every 500 steps; 5 is sooner than 16."""
     of_500 = [step for step in range(1600) if refresh_due(step, 500)]
     assert of_500 == [16, 32, 64, 128, 256, 500, 1000, 1500]
@@ -298,7 +298,7 @@ def test_documents_are_embedded_anew_sooner_at_first_and_taken_up_before_the_nex
     assert not any(refresh_due(step, 0) or refresh_ready(step, 0) for step in range(100))
 
 
-def test_what_is_measured_or_kept_amid_training_is_embedded_by_its_own_weights():
+def test_evaluation_and_checkpoints_use_a_fresh_index():
     system = build(refresh=4, background_refresh=True)
     memory = system.retriever.memory
     for step in range(5):
@@ -316,7 +316,7 @@ def test_what_is_measured_or_kept_amid_training_is_embedded_by_its_own_weights()
     )  # begun at step 4, before the weights changed
 
 
-def test_a_run_that_tells_of_no_index_under_way_is_loaded_too():
+def test_state_without_pending_index_can_be_loaded():
     system, again = build(), build()
     weights = {
         name: each for name, each in system.state_dict().items() if "pending_vectors" not in name
@@ -326,8 +326,8 @@ def test_a_run_that_tells_of_no_index_under_way_is_loaded_too():
     assert again.state_dict().keys() == system.state_dict().keys()
 
 
-def test_names_are_hidden_where_there_are_any():
-    """`b` and `c d` are titles, `a` stands in every document and is no name."""
+def test_salient_spans_are_masked_where_present():
+    """`b` and `c d` are titles, `a` occurs in every document and is no name."""
     documents = Documents(
         Document(name=title, title=title, text=f"{title} : a".replace(" : ", " "))
         for title in ("b", "c d", "a")
@@ -339,11 +339,11 @@ def test_names_are_hidden_where_there_are_any():
         generator = torch.Generator().manual_seed(seed)
         view = system.objective.view(batch, generator=generator)
         assert bool((view.inputs[view.targets != NO_TARGET] == MASK).all())
-        hidden |= {tuple(place) for place in (view.targets != NO_TARGET).nonzero().tolist()}
+        hidden |= {tuple(position) for position in (view.targets != NO_TARGET).nonzero().tolist()}
     assert hidden == {(0, 2), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)}
 
 
-def test_an_edited_document_changes_the_answer_and_only_in_the_edited_system():
+def test_edited_document_changes_only_the_edited_model():
     system = build().eval()
     before = system.ask(["a ___ c"], answers=len(WORDS))[0]
     edited = system.with_document(Document(name="0", text="f f f"))
@@ -369,7 +369,7 @@ def test_documents_are_retrieved_once_per_question(monkeypatch: pytest.MonkeyPat
     assert calls == [2]
 
 
-def test_an_answer_is_a_word_and_no_symbol():
+def test_answers_exclude_special_tokens():
     """Of the distribution at the blank the words alone, as likely as they were: a to f."""
     system = build().eval()
     blank = Batch.collate([[START, WORDS.index("a"), MASK, WORDS.index("c"), END]], pad=0)
@@ -378,17 +378,17 @@ def test_an_answer_is_a_word_and_no_symbol():
         system.emission.get_parameter("bias")[WORDS.index("<unk>")] += 20
         [shares] = system.fill(blank, blank.tokens == MASK).log_probs.exp()
     assert shares.argmax() == WORDS.index("<unk>")
-    [found] = system.ask(["a ___ c"], answers=len(WORDS))
+    [actual] = system.ask(["a ___ c"], answers=len(WORDS))
     words = WORDS[MASK + 1 :]
-    assert sorted(answer.text for answer in found) == words
-    for answer in found:
+    assert sorted(answer.text for answer in actual) == words
+    for answer in actual:
         expected = float(shares[WORDS.index(answer.text)])
         assert math.exp(answer.log_prob) == pytest.approx(expected, rel=1e-6)
     assert len(system.ask(["a ___ c"], answers=3)[0]) == 3
 
 
 @pytest.mark.parametrize(("kind", "words"), [("wordpiece", "abcd"), ("char", "abcdef")])
-def test_an_answer_does_not_begin_inside_a_word(kind: str, words: str):
+def test_answers_do_not_start_inside_a_word(kind: str, words: str):
     class Halves(Letters):
         """Of which e and f go on the word before them, if these are pieces of words."""
 
@@ -399,16 +399,16 @@ def test_an_answer_does_not_begin_inside_a_word(kind: str, words: str):
     tokenizer.kind, system.tokenizer = kind, None
     system.setup_tokenizer(tokenizer)
     system.retriever.embed()
-    [found] = system.ask(["a ___ c"], answers=len(WORDS))
-    assert sorted(answer.text for answer in found) == list(words)
+    [result] = system.ask(["a ___ c"], answers=len(WORDS))
+    assert sorted(answer.text for answer in result) == list(words)
 
 
-def test_a_question_without_a_blank_is_refused():
+def test_question_without_a_blank_is_refused():
     with pytest.raises(UserError, match="exactly one blank ___, got 0"):
         build().ask(["a b c"])
 
 
-def test_it_begins_with_the_encoders_of_dpr():
+def test_encoders_initialised_from_dpr():
     module = system_module("dpr")
     torch.manual_seed(1)
     words = {"width": 8, "layers": 1, "heads": 2, "vector_width": 4, "length": 12}
@@ -424,7 +424,7 @@ def test_it_begins_with_the_encoders_of_dpr():
         realm.build(wide, VOCABULARY, documents=DOCUMENTS, base=base)
 
 
-def test_dpr_begins_with_a_transformer_that_reads_both_ways():
+def test_dpr_initialised_from_a_bidirectional_transformer():
     bert, dpr = system_module("bert"), system_module("dpr")
     torch.manual_seed(1)
     words = {"width": 8, "layers": 1, "heads": 2, "length": 12, "segments": 2}
@@ -439,11 +439,11 @@ def test_dpr_begins_with_a_transformer_that_reads_both_ways():
         dpr.build(dpr.Config(**words), VOCABULARY, base=lstm.build(lstm.SIZES["tiny"], VOCABULARY))
 
 
-def test_without_retrieval_there_is_the_null_document_alone():
+def test_zero_retrieved_leaves_only_the_null_document():
     system = build(retrieved=0)
-    found = system.retriever.find(rows("a <mask>"), clean=rows("a b"))
-    assert found.numbers.tolist() == [[-1]]
-    assert found.log_probs.tolist() == [[0.0]]
+    result = system.retriever.find(rows("a <mask>"), clean=rows("a b"))
+    assert result.numbers.tolist() == [[-1]]
+    assert result.log_probs.tolist() == [[0.0]]
     system.retriever.memory.vectors.zero_()
     system.begin_step(0)
     assert not system.retriever.memory.vectors.any(), "what is never searched is not embedded"

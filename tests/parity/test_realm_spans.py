@@ -33,7 +33,7 @@ LONGEST = 2
 
 
 class Letters:
-    """A tokeniser of the words above."""
+    """A tokenizer of the words above."""
 
     kind = "word"
 
@@ -65,11 +65,11 @@ def rows(*texts: str, condition: Batch | None = None) -> Batch:
 
 
 def joint(system: OpenQAModel, question: str) -> dict[tuple[str, int], torch.Tensor]:
-    """p(z | x) p(s | z, x) of each document's spans, one reading at a time, by words and number."""
+    """p(z | x) p(s | z, x) of each document's spans, one pass at a time, by words and number."""
     x = [START, *Letters().encode(question), END]
     query = system.retriever.questions(rows(question))[0]
     scores = torch.stack([query @ system.retriever.documents(rows(text))[0] for text in TEXTS])
-    found: dict[tuple[str, int], torch.Tensor] = {}
+    result: dict[tuple[str, int], torch.Tensor] = {}
     for number, share in enumerate(torch.softmax(scores, 0)):
         words = TEXTS[number].split()
         tokens = torch.tensor([[*x, *Letters().encode(TEXTS[number]), END]])
@@ -85,8 +85,8 @@ def joint(system: OpenQAModel, question: str) -> dict[tuple[str, int], torch.Ten
         shares = torch.softmax(torch.stack(list(spans.values())), 0)
         for (first, last), each in zip(spans, shares, strict=True):
             key = (" ".join(words[first : last + 1]), number)
-            found[key] = found.get(key, 0.0) + share * each
-    return found
+            result[key] = result.get(key, 0.0) + share * each
+    return result
 
 
 def mlp(system: OpenQAModel, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
@@ -97,22 +97,22 @@ def mlp(system: OpenQAModel, start: torch.Tensor, end: torch.Tensor) -> torch.Te
     return (head.scores.weight @ F.gelu(inner))[0]
 
 
-def test_the_probability_of_an_answer_is_the_sum_over_all_its_places():
-    """`b` stands in three documents, twice in one of them; `a b` in two; `f c` nowhere."""
+def test_answer_probability_sums_over_its_spans():
+    """`b` occurs in three documents, twice in one of them; `a b` in two; `f c` nowhere."""
     system = build()
     questions = ["d c", "e", "d c"]
     answers = ["b", "a b", "f c"]
     batch = rows(*answers, condition=rows(*questions))
-    found = system.log_prob(batch)
-    assert found.kind == "exact"
+    actual = system.log_prob(batch)
+    assert actual.kind == "exact"
     for row, (question, answer) in enumerate(zip(questions, answers, strict=True)):
         each = joint(system, question).items()
         expected = sum(p.item() for (words, _), p in each if words == answer)
-        assert math.exp(found.totals[row].item()) == pytest.approx(expected, abs=1e-12)
-    assert found.totals[2] == -torch.inf
+        assert math.exp(actual.totals[row].item()) == pytest.approx(expected, abs=1e-12)
+    assert actual.totals[2] == -torch.inf
 
 
-def test_gradients_are_those_of_the_loops():
+def test_gradients_equal_explicit_loops():
     system = build(early_candidates=1)
     parameters = dict(system.named_parameters())
     loss, _ = system.loss(rows("a b", condition=rows("e d")))
@@ -125,8 +125,8 @@ def test_gradients_are_those_of_the_loops():
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7, msg=name)
 
 
-def test_the_retriever_is_told_which_of_more_documents_hold_the_answer():
-    """`b c` stands in document 0 alone: -log p(0 | x) among all five, by the index."""
+def test_early_loss_rewards_documents_with_the_answer():
+    """`b c` occurs in document 0 only: -log p(0 | x) among all five, by the index."""
     system = build(retrieved=1)
     loss, _ = system.loss(rows("b c", condition=rows("e d")))
     with torch.no_grad():
@@ -138,7 +138,7 @@ def test_the_retriever_is_told_which_of_more_documents_hold_the_answer():
     )
 
 
-def test_an_answer_that_is_not_found_counts_as_guessed_and_teaches_nothing():
+def test_missing_answer_counts_as_guessed_without_gradient():
     """13 tokens, spans of up to two: log 26 for each of the two losses."""
     system = build()
     loss, _ = system.loss(rows("d c", condition=rows("e")))
@@ -149,7 +149,7 @@ def test_an_answer_that_is_not_found_counts_as_guessed_and_teaches_nothing():
     )
 
 
-def test_all_answers_sum_to_one_and_rest_on_the_documents_that_hold_them():
+def test_answers_sum_to_one_with_documents_as_evidence():
     system = build()
     [answers] = system.ask(["d c"], answers=100)
     by_hand = joint(system, "d c")
@@ -161,11 +161,11 @@ def test_all_answers_sum_to_one_and_rest_on_the_documents_that_hold_them():
         shares = {str(n): p.item() for (words, n), p in by_hand.items() if words == answer.text}
         total = sum(shares.values())
         assert math.exp(answer.log_prob or 0) == pytest.approx(total)
-        found = {each.name: each.probability for each in answer.evidence}
-        assert found == pytest.approx({name: p / total for name, p in shares.items()})
+        result = {each.name: each.probability for each in answer.evidence}
+        assert result == pytest.approx({name: p / total for name, p in shares.items()})
 
 
-def test_an_edited_document_gives_another_answer():
+def test_edited_document_changes_the_answers():
     system = build()
     edited = system.with_document(Document(name="1", text="d d"))
     assert "d d" in [a.text for a in edited.ask(["e"], answers=100)[0]]
@@ -182,7 +182,7 @@ class Halves(Letters):
         return f"##{WORDS[id]}" if WORDS[id] in ("e", "f") else WORDS[id]
 
 
-def pieced(**settings) -> OpenQAModel:
+def wordpiece_system(**settings) -> OpenQAModel:
     system = build(max_answer_length=3, **settings)
     system.tokenizer = None
     system.setup_tokenizer(Halves())
@@ -190,9 +190,9 @@ def pieced(**settings) -> OpenQAModel:
     return system
 
 
-def test_answers_are_whole_words_where_words_are_cut_in_pieces():
+def test_wordpiece_answers_are_whole_words():
     """A text begins with a word whatever its first piece: `e` is one, and `f a b` are f, a, b."""
-    system = pieced()
+    system = wordpiece_system()
     [answers] = system.ask(["d c"], answers=100)
     words = {"a", "b", "c", "a b", "b c", "a b c", "b b", "d e f", "e", "f", "f a", "f a b"}
     assert {a.text for a in answers} == words
@@ -203,19 +203,19 @@ def test_answers_are_whole_words_where_words_are_cut_in_pieces():
     assert held.int().tolist() == [[0, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
 
 
-def test_a_word_that_was_cut_through_is_no_answer():
-    """Of `c d e f` are read c, d and e; of the document `d e f` alone nothing could be said."""
-    system = pieced(document_length=5)
-    told = {a.text for a in system.ask(["a"], answers=100)[0]}
-    assert "c" in told
-    assert not {"d", "d e", "c d", "c d e"} & told
+def test_truncated_word_is_no_answer():
+    """Of `c d e f` c, d and e are encoded; the document `d e f e` has no whole word."""
+    system = wordpiece_system(document_length=5)
+    answer_texts = {a.text for a in system.ask(["a"], answers=100)[0]}
+    assert "c" in answer_texts
+    assert not {"d", "d e", "c d", "c d e"} & answer_texts
     alone = system.with_documents(Documents([Document(name="x", text="d e f e")]))
     assert alone.ask(["a"]) == [[]]
     loss, _ = alone.loss(rows("d", condition=rows("a")))
     assert math.isfinite(loss.total.item())
 
 
-def test_a_text_without_a_question_is_refused():
+def test_text_without_a_question_is_refused():
     with pytest.raises(UserError, match="needs questions with answers"):
         build().loss(rows("a"))
 
@@ -238,7 +238,7 @@ def embedded(system: RetrieverModel) -> torch.Tensor:
         return system.encode(system.retriever.memory.batch(torch.arange(len(system.documents))))
 
 
-def test_fixed_documents_keep_their_vectors_and_questions_learn_on():
+def test_fixed_document_encoder_keeps_document_vectors():
     system = build(document_encoder="fixed").train()
     before = {name: each.clone() for name, each in system.named_parameters()}
     optimizer = torch.optim.SGD([p for p in system.parameters() if p.requires_grad], lr=0.1)
@@ -251,18 +251,18 @@ def test_fixed_documents_keep_their_vectors_and_questions_learn_on():
     assert not any(name.startswith("backbone.retriever.documents") for name in changed)
     assert any(name.startswith("backbone.retriever.questions.backbone") for name in changed)
     torch.testing.assert_close(embedded(system.eval()), kept)
-    found = system.retriever.find(rows("e d"))
+    actual = system.retriever.find(rows("e d"))
     scores = system.encode_queries(rows("e d")) @ kept.T
-    expected = torch.log_softmax(scores, 1).gather(1, found.numbers)
-    torch.testing.assert_close(found.log_probs, expected)
+    expected = torch.log_softmax(scores, 1).gather(1, actual.numbers)
+    torch.testing.assert_close(actual.log_probs, expected)
 
 
-def test_a_short_training_keeps_documents_embedded_by_its_last_weights(tmp_path: Path):
+def test_final_index_uses_the_last_weights_after_short_run(tmp_path: Path):
     """Five steps, none of which embeds anew by default; resumed, losses are the same to the bit."""
     documents = tmp_path / "documents.txt"
     documents.write_text("".join(f"{letter} {after}\n" for letter, after in PAIRS))
-    told = [Example(after, condition=f"next {letter}") for letter, after in PAIRS]
-    words = {"size": "tiny", "data": corpus_of("asked", told, "pairs"), "quiet": True}
+    examples = [Example(after, condition=f"next {letter}") for letter, after in PAIRS]
+    words = {"size": "tiny", "data": corpus_of("asked", examples, "pairs"), "quiet": True}
     words |= {"documents": str(documents)}
     words["settings"] = {"objective": "spans", "learning_rate": "0.01", "refresh": "500"}
     words["settings"] |= {"log_every": "1", "tokens_per_batch": "16", "evaluate_every": "2"}
@@ -284,13 +284,16 @@ def test_a_short_training_keeps_documents_embedded_by_its_last_weights(tmp_path:
     assert losses[1] == losses[0]
 
 
-def test_it_is_trained_from_a_masked_run_and_asked(tmp_path: Path):
+def test_pretrained_run_is_finetuned_resumed_and_queried(tmp_path: Path):
     """Both stages, the second one resumed: `next a` is answered by the document `a b`."""
     documents = tmp_path / "documents.txt"
     documents.write_text("".join(f"{letter} {after}\n" for letter, after in PAIRS))
-    told = [Example(f"next {letter} is {after}") for letter, after in PAIRS]
-    asked = [Example(after, condition=f"next {letter}") for letter, after in PAIRS]
-    texts, questions = corpus_of("told", told, "sentences"), corpus_of("asked", asked, "pairs")
+    sentence_examples = [Example(f"next {letter} is {after}") for letter, after in PAIRS]
+    question_examples = [Example(after, condition=f"next {letter}") for letter, after in PAIRS]
+    texts, questions = (
+        corpus_of("told", sentence_examples, "sentences"),
+        corpus_of("asked", question_examples, "pairs"),
+    )
     words = {"size": "tiny", "documents": str(documents), "quiet": True}
     settings = {"learning_rate": "0.01", "log_every": "1"}
     masked, spans = tmp_path / "masked", tmp_path / "spans"

@@ -71,8 +71,8 @@ def check(system, predict) -> None:
     got = system.log_prob(batch).per_token
     for row, sentence in enumerate(SENTENCES):
         expected = [log(predict(sentence[:i], sentence[i])) for i in range(1, len(sentence))]
-        places = got[row, : len(expected)].tolist()
-        assert places == pytest.approx(expected, abs=1e-5)
+        positions = got[row, : len(expected)].tolist()
+        assert positions == pytest.approx(expected, abs=1e-5)
     state = system.advance(system.start(1), torch.tensor([5]))
     whole = system.peek(state).log_probs[0]
     expected = [log(predict([2, 5], token)) for token in PREDICTED]
@@ -155,7 +155,7 @@ def test_norms_on_the_sphere_are_exact():
 
 
 def state_posterior(system, tables: list[dict[int, float]], token: int) -> Vector:
-    """P(z | s) ∝ P(z) P(s | z); the start symbol's is learned by itself."""
+    """P(z | s) ∝ P(z) P(s | z); the start token's is learned separately."""
     if token == 2:
         return softmax(raw(system, "backbone.posterior.unpredictable_logits"))
     prior = softmax(raw(system, "backbone.posterior.prior"))
@@ -230,7 +230,7 @@ def test_local_crf_2_sums_over_states_of_two_words():
 
 
 @pytest.mark.parametrize("scale", [1.0, 60.0])
-def test_token_transition_equals_the_matrices_written_out(scale):
+def test_token_transition_equals_explicit_matrices(scale):
     """Products of exponentials against the log-softmax of every (K, K).
 
     At the larger scale state and token prefer different states by tens of nats, which single
@@ -262,7 +262,7 @@ def test_shared_computation_of_repeated_tokens_changes_nothing(name, kind):
     torch.testing.assert_close(many, alone.expand_as(many), atol=1e-5, rtol=0)
 
 
-def test_remix_rotated_takes_one_of_k_plus_one_ways():
+def test_remix_rotated_mixes_k_plus_one_components():
     system = make("remix-rotated")
     embedding = raw(system, "backbone.embedding.weight")
     tables = token_given_state(embedding, raw(system, "emission.states.vectors"))
@@ -272,8 +272,8 @@ def test_remix_rotated_takes_one_of_k_plus_one_ways():
         vector = embedding[prefix[-1]]
         weights = choice(system, vector)
         turned = token_given_state(embedding, [times(rotation, vector)])[0]
-        ways = [*tables, turned]
-        return sum(weights[way] * ways[way][token] for way in range(4))
+        components = [*tables, turned]
+        return sum(weights[component] * components[component][token] for component in range(4))
 
     check(system, predict)
     batch = Batch.collate(SENTENCES, pad=0)
@@ -295,7 +295,7 @@ def product_score(system, embedding, tables, previous: int, token: int) -> float
 
 
 @pytest.mark.parametrize(("factors", "states"), [(2, 3), (4, 2)], ids=["two", "bernoulli"])
-def test_product_is_normalised_exactly_and_its_bound_lies_below(factors, states):
+def test_product_is_normalised_and_above_its_bound(factors, states):
     system = make("product-bound", factors=factors, states=states)
     embedding = raw(system, "backbone.embedding.weight")
     tables = [
@@ -318,27 +318,27 @@ def test_product_is_normalised_exactly_and_its_bound_lies_below(factors, states)
     exact = log_prob.totals.sum().item()
     assert bound <= exact
     assert log_prob.kind == "exact"
-    # What the picture tells of each place adds up to the gap.
+    # The captured looseness of all positions sums to the gap.
     loose = system.capture_internals(batch)["looseness"].values
     gap = loose[0].sum() + loose[1, :2].sum()
     assert gap.item() == pytest.approx(exact - bound, abs=1e-4)
 
 
-def test_product_trained_on_next_token_loses_the_exact_log_probability():
+def test_product_next_token_loss_is_exact_log_probability():
     system = make("product-bound", objective="next-token")
     batch = Batch.collate(SENTENCES, pad=0)
     exact = system.log_prob(batch).totals.sum().item()
     assert -system.loss(batch)[0].total.item() == pytest.approx(exact, abs=1e-5)
 
 
-def test_product_of_one_factor_is_a_remix_and_its_bound_is_tight():
+def test_product_bound_is_tight_for_one_factor():
     system = make("product-bound", factors=1)
     batch = Batch.collate(SENTENCES, pad=0)
     exact = system.log_prob(batch).totals.sum().item()
     assert -system.loss(batch)[0].total.item() == pytest.approx(exact, abs=1e-5)
 
 
-def test_captures_of_the_local_chain_are_its_tables():
+def test_local_crf_captures_equal_its_tables():
     system = make("local-crf")
     captures = system.capture_internals(Batch.collate(SENTENCES[:1], pad=0))
     tables = local_tables(system)

@@ -1,4 +1,4 @@
-"""Residual energies on a space that can be enumerated: Z, both bounds, and what is drawn."""
+"""Residual energies on a space that can be enumerated: Z, both bounds, and samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.residual_energy import PartitionEstimate, ResidualEnergyModel
 from lmlab.objectives.residual_nce import ResidualNCE
 from lmlab.scoring.formatting import describe_summary
-from lmlab.training.run_folder import build_system, build_tiny
+from lmlab.training.system_building import build_system, build_tiny
 
 VOCABULARY = Vocabulary(size=7)
 START, END, INNER = 2, 3, (1, 5, 6)
@@ -68,72 +68,74 @@ def total_variation(observed: Tensor, expected: Tensor) -> float:
     return 0.5 * (observed - expected).abs().sum().item()
 
 
-def frequencies(drawn: list[list[int]]) -> Tensor:
-    places = {tuple(text): place for place, text in enumerate(space())}
-    found = [places[tuple(text)] for text in drawn]
-    return torch.bincount(torch.tensor(found), minlength=len(places)).double() / len(found)
+def frequencies(samples: list[list[int]]) -> Tensor:
+    positions = {tuple(text): position for position, text in enumerate(space())}
+    result = [positions[tuple(text)] for text in samples]
+    return torch.bincount(torch.tensor(result), minlength=len(positions)).double() / len(result)
 
 
-def sampling_noise(law: Tensor, draws: int) -> float:
-    """The total variation that so many draws from the law itself have on average, at most.
+def sampling_noise(distribution: Tensor, draws: int) -> float:
+    """Upper bound of the mean total variation of samples from the distribution itself.
 
     By Jensen E|f - p| ≤ √(p (1 - p) / n) in each cell.
     """
-    return 0.5 * (law * (1 - law) / draws).sqrt().sum().item()
+    return 0.5 * (distribution * (1 - distribution) / draws).sqrt().sum().item()
 
 
-def test_the_base_is_a_distribution_over_texts_that_are_cut():
+def test_base_sums_to_one_over_truncated_texts():
     exact = Exact(make())
     assert exact.base.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
     assert exact.log_p.exp().sum().item() == pytest.approx(1.0, abs=1e-9)
     assert exact.residual.std().item() == pytest.approx(1.0, abs=1e-4)
 
 
-def test_the_energy_is_the_base_and_the_residual():
+def test_energy_is_base_plus_residual():
     system, exact = make(), Exact(make())
     with torch.no_grad():
         energy = system.energy(batch_of(space())).double()
     torch.testing.assert_close(-energy - exact.log_z, exact.log_p, atol=1e-5, rtol=0)
 
 
-def test_the_base_draws_what_it_scores():
+def test_base_samples_follow_its_probabilities():
     system, exact = make(), Exact(make())
-    drawn = system.base.sample_texts(4000, generator=torch.Generator().manual_seed(0))
-    law = exact.base.exp()
-    assert total_variation(frequencies(drawn), law) < 1.5 * sampling_noise(law, 4000)
+    samples = system.base.sample_texts(4000, generator=torch.Generator().manual_seed(0))
+    distribution = exact.base.exp()
+    assert total_variation(frequencies(samples), distribution) < 1.5 * sampling_noise(
+        distribution, 4000
+    )
 
 
-def test_a_text_beyond_its_support_is_refused():
+def test_text_beyond_the_support_is_refused():
     """Texts of at most three tokens sum to one already, so that a fourth has nothing left."""
-    system = make(draws=20)
+    system = make(partition_samples=20)
     longer = batch_of([[1, END], [*INNER, END]])
-    for ask in (system.log_prob, system.energy, system.residual):
+    for method in (system.log_prob, system.energy, system.residual):
         with pytest.raises(UserError, match=r"at most 3 tokens after <s>.* got 4; give"):
-            ask(longer)
+            method(longer)
     with pytest.raises(UserError, match=r"at most 8 tokens, including <s> and </s>"):
         system.check_length(9)
 
 
-def test_partition_by_hand():
+def test_partition_estimate_by_hand():
     """Weights 1, 1, 4: T_3 = log 2; leaving one out log 5/2, log 5/2, log 1."""
-    found = PartitionEstimate.of(torch.tensor([0.0, 0.0, -math.log(4.0)], dtype=torch.float64))
-    assert found.low == pytest.approx(math.log(2), abs=1e-9)
+    result = PartitionEstimate.of(torch.tensor([0.0, 0.0, -math.log(4.0)], dtype=torch.float64))
+    assert result.low == pytest.approx(math.log(2), abs=1e-9)
     two = (2 * math.log(2.5) + math.log(1.0)) / 3
-    assert found.high == pytest.approx(5 * math.log(2) - 4 * two, abs=1e-9)
+    assert result.high == pytest.approx(5 * math.log(2) - 4 * two, abs=1e-9)
     # The weights over their mean are 0.5, 0.5, 2, with a variance of 0.75.
-    assert found.error == pytest.approx(math.sqrt(0.75 / 3), abs=1e-9)
-    assert found.draws == 3
+    assert result.error == pytest.approx(math.sqrt(0.75 / 3), abs=1e-9)
+    assert result.draws == 3
 
 
 @pytest.mark.parametrize("draws", [8, 16])
-def test_the_two_estimates_bracket_log_z_on_average(draws: int):
+def test_estimates_bracket_log_z_on_average(draws: int):
     """Over 3000 seeds, by at least four standard errors of the average."""
     exact = Exact(make())
     generator, seeds = torch.Generator().manual_seed(0), 3000
-    law = exact.base.exp().expand(seeds, -1)
-    texts = torch.multinomial(law, draws, replacement=True, generator=generator)
-    found = [PartitionEstimate.of(exact.residual[one]) for one in texts]
-    low, high = (np.array([getattr(one, end) for one in found]) for end in ("low", "high"))
+    distribution = exact.base.exp().expand(seeds, -1)
+    texts = torch.multinomial(distribution, draws, replacement=True, generator=generator)
+    result = [PartitionEstimate.of(exact.residual[one]) for one in texts]
+    low, high = (np.array([getattr(one, end) for one in result]) for end in ("low", "high"))
     for side, gap in (("low", exact.log_z - low), ("high", high - exact.log_z)):
         error = gap.std() / math.sqrt(seeds)
         assert gap.mean() > 4 * error, (side, gap.mean(), error)
@@ -144,46 +146,46 @@ def test_the_two_estimates_bracket_log_z_on_average(draws: int):
     assert (high - exact.log_z).mean() == pytest.approx(variance / (2 * draws), rel=0.5)
 
 
-def test_log_prob_and_its_ends_come_near_the_exact_value():
-    system, exact = make(draws=3000), Exact(make())
+def test_log_prob_interval_is_close_to_the_exact_value():
+    system, exact = make(partition_samples=3000), Exact(make())
     with torch.no_grad():
-        found = system.log_prob(batch_of(space()))
+        result = system.log_prob(batch_of(space()))
     partition = system.partition()
-    assert found.kind == "estimate"
+    assert result.kind == "estimate"
     assert partition.low < partition.high
     margin = torch.full((len(space()),), 2 * partition.error)
-    torch.testing.assert_close(found.totals - found.low, margin, atol=1e-5, rtol=0)
+    torch.testing.assert_close(result.totals - result.low, margin, atol=1e-5, rtol=0)
     wide = margin + partition.high - partition.low
-    torch.testing.assert_close(found.high - found.totals, wide, atol=1e-5, rtol=0)
-    off = (found.totals.double() - exact.log_p).abs().max().item()
+    torch.testing.assert_close(result.high - result.totals, wide, atol=1e-5, rtol=0)
+    off = (result.totals.double() - exact.log_p).abs().max().item()
     assert off < 4 * partition.error + 1e-4
     assert partition.error < 0.05
 
 
-def test_the_interval_holds_the_exact_value_where_draws_are_few():
+def test_interval_covers_the_exact_value_with_few_samples():
     """Of 20 fixed seeds of 40 draws at least 18 intervals hold it (95 of 100 are expected).
 
     The two estimates of the same draws alone have it between them far less often.
     """
-    system, exact, texts = make(draws=40), Exact(make()), batch_of(space())
+    system, exact, texts = make(partition_samples=40), Exact(make()), batch_of(space())
     held = alone = 0
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         partition = system.estimate_partition(40, generator=generator)
         system.partition = lambda kept=partition: kept
         with torch.no_grad():
-            found = system.log_prob(texts)
-        assert (found.low < found.totals).all() and (found.totals < found.high).all()
-        width = (found.high - found.low).double()
+            result = system.log_prob(texts)
+        assert (result.low < result.totals).all() and (result.totals < result.high).all()
+        width = (result.high - result.low).double()
         assert (width > 4 * partition.error).all()
-        held += bool(((found.low <= exact.log_p) & (exact.log_p <= found.high)).all())
+        held += bool(((result.low <= exact.log_p) & (exact.log_p <= result.high)).all())
         alone += partition.low <= exact.log_z <= partition.high
     assert held >= 18
     assert alone < 8
 
 
-def test_z_is_estimated_once_until_the_weights_change():
-    system = make(draws=50)
+def test_log_z_is_cached_until_weights_change():
+    system = make(partition_samples=50)
     first = system.partition()
     assert system.partition() is first
     with torch.no_grad():
@@ -191,8 +193,8 @@ def test_z_is_estimated_once_until_the_weights_change():
     assert system.partition() != first
 
 
-def test_z_is_estimated_again_where_draws_or_precision_change():
-    system = make(draws=200)
+def test_log_z_is_reestimated_for_new_samples_or_precision():
+    system = make(partition_samples=200)
     assert system.partition().draws == 200
     system.partition_samples = 1000
     assert system.partition().draws == 1000
@@ -205,39 +207,39 @@ def test_z_is_estimated_again_where_draws_or_precision_change():
     assert system.eval().partition() != doubled
 
 
-def test_what_is_drawn_comes_near_its_law_as_candidates_grow_many():
-    """One candidate is the base itself; with 32 only the noise of drawing is left."""
-    exact, rows, found = Exact(make()), 2000, {}
-    law, base = exact.log_p.exp(), exact.base.exp()
+def test_samples_converge_as_candidates_increase():
+    """One candidate is the base itself; with 32 only sampling noise is left."""
+    exact, rows, result = Exact(make()), 2000, {}
+    distribution, base = exact.log_p.exp(), exact.base.exp()
     for candidates in (1, 4, 32):
         system = make(candidates=candidates)
         generator = torch.Generator().manual_seed(candidates)
-        drawn = system.sample(rows, max_length=LONGEST, generator=generator)
-        found[candidates] = total_variation(frequencies(drawn), law)
-    noise = sampling_noise(law, rows)
-    assert total_variation(base, law) > 4 * noise, "there must be something to correct"
-    assert found[1] == pytest.approx(total_variation(base, law), abs=2 * noise)
-    assert found[1] > found[4] > found[32]
-    assert found[32] < 1.5 * noise
+        samples = system.sample(rows, max_length=LONGEST, generator=generator)
+        result[candidates] = total_variation(frequencies(samples), distribution)
+    noise = sampling_noise(distribution, rows)
+    assert total_variation(base, distribution) > 4 * noise, "there must be something to correct"
+    assert result[1] == pytest.approx(total_variation(base, distribution), abs=2 * noise)
+    assert result[1] > result[4] > result[32]
+    assert result[32] < 1.5 * noise
 
 
-def test_a_text_is_drawn_whole_and_then_cut():
+def test_sampled_texts_are_truncated_afterwards():
     system = make(candidates=2)
-    drawn = system.sample(50, max_length=1, generator=torch.Generator().manual_seed(0))
-    assert {len(text) for text in drawn} == {1}
+    samples = system.sample(50, max_length=1, generator=torch.Generator().manual_seed(0))
+    assert {len(text) for text in samples} == {1}
 
 
-def test_untrained_it_is_its_base():
+def test_untrained_model_equals_its_base():
     system = build_tiny("residual-ebm", VOCABULARY)
     with torch.no_grad():
         batch = batch_of(space())
-        found = system.log_prob(batch)
-        torch.testing.assert_close(found.totals, system.base.system.log_prob(batch).totals)
-    assert torch.equal(found.low, found.high)
+        result = system.log_prob(batch)
+        torch.testing.assert_close(result.totals, system.base.system.log_prob(batch).totals)
+    assert torch.equal(result.low, result.high)
 
 
-def test_loss_by_hand():
-    """With all energies c = 1: log(1 + e) for a text, log(1 + 1/e) for each one drawn."""
+def test_nce_loss_by_hand():
+    """With all energies c = 1: log(1 + e) for a text, log(1 + 1/e) for each sample."""
     system = make()
     with torch.no_grad():
         system.emission.score.weight.zero_()
@@ -248,7 +250,7 @@ def test_loss_by_hand():
     assert loss.total.item() == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_base_stays_as_it_is():
+def test_base_stays_frozen_in_training():
     system = make().train()
     assert not any(part.training for part in system.base.modules() if part is not system.base)
     before = [parameter.clone() for parameter in system.base.parameters()]
@@ -260,27 +262,27 @@ def test_the_base_stays_as_it_is():
         assert parameter.grad is None and torch.equal(parameter, was)
 
 
-def test_a_base_that_does_not_step_is_refused():
+def test_base_without_step_is_refused():
     base = build_tiny("bert", VOCABULARY)
     with pytest.raises(UserError, match=r"needs a system with Step, which this one lacks"):
         build_system("residual-ebm", SETTINGS, VOCABULARY, seed=0, base=base)
 
 
-def test_a_base_that_writes_beside_a_source_is_refused():
+def test_conditional_base_is_refused():
     base = build_tiny("seq2seq", VOCABULARY)
     with pytest.raises(UserError, match="an unconditional language model"):
         build_system("residual-ebm", SETTINGS, VOCABULARY, seed=0, base=base)
 
 
-def test_a_base_of_contiguous_text_is_refused():
+def test_contiguous_text_base_is_refused():
     vocabulary = Vocabulary(size=7, first=END)
     base = build_tiny("lstm", vocabulary)
     with pytest.raises(UserError, match="one text per line"):
         build_system("residual-ebm", SETTINGS, vocabulary, seed=0, base=base)
 
 
-def test_it_is_better_than_a_base_that_knows_no_order(tmp_path):
-    """Letters that repeat themselves nine times in ten, over a unigram: 0.1 nats a token at least.
+def test_residual_improves_on_a_unigram_base(tmp_path):
+    """Letters repeat nine times in ten, the base is a unigram: a gain of 0.1 nats per token.
 
     The test texts' score is the careful one, and the gain is far above the error of log Z.
     """
@@ -298,7 +300,7 @@ def test_it_is_better_than_a_base_that_knows_no_order(tmp_path):
         out=tmp_path / "residual",
         size="tiny",
         base=base.path,
-        settings=settings | {"draws": 2000, "weight_decay": 0},
+        settings=settings | {"partition_samples": 2000, "weight_decay": 0},
         steps=60,
         quiet=True,
     )
@@ -315,7 +317,7 @@ def test_it_is_better_than_a_base_that_knows_no_order(tmp_path):
     assert f"(between {best:.4f} and {worst:.4f})" in describe_summary(summarise(better))
 
 
-def test_lengths_tell_nothing_where_data_and_base_have_the_same(tmp_path, monkeypatch):
+def test_batches_mix_lengths_as_the_base_does(tmp_path, monkeypatch):
     """Each batch has texts of all lengths, as the base's have, so that none looks like the data's.
 
     Of 200 texts of 1 and 200 of 11 letters, batches of a dozen alike would be of one kind alone.
@@ -346,7 +348,7 @@ def test_lengths_tell_nothing_where_data_and_base_have_the_same(tmp_path, monkey
     assert all(lengths == {3, 13} for lengths in seen)
 
 
-def test_held_out_texts_longer_than_the_training_split(tmp_path):
+def test_held_out_texts_longer_than_training_are_refused(tmp_path):
     """Their contrast is watched as any other's; scored by themselves they are refused."""
     corpus = tmp_path / "ab"
     corpus.mkdir()
@@ -361,10 +363,10 @@ def test_held_out_texts_longer_than_the_training_split(tmp_path):
     model = lmlab.load(result.path)
     (score,) = model.score(["a b a b"])
     assert score.tokens == 5 and math.isfinite(score.total)
-    said = "at most 5 tokens after <s>, the longest in training, got"
-    with pytest.raises(UserError, match=f"{said} 6"):
+    message = "at most 5 tokens after <s>, the longest in training, got"
+    with pytest.raises(UserError, match=f"{message} 6"):
         model.score(["a b a b a"])
-    with pytest.raises(UserError, match=f"{said} 31"):
+    with pytest.raises(UserError, match=f"{message} 31"):
         model.chains(1, method="metropolis", proposal="unigram", length=30, steps=5)
 
 

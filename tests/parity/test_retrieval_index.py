@@ -14,8 +14,8 @@ from lmlab.retrieval.exact_search import top_inner_products_numpy
 
 @pytest.mark.parametrize("questions", [1, 3, 40])
 @pytest.mark.parametrize("width", [5, 64])
-def test_flat_search_is_brute_force(questions: int, width: int):
-    """All inner products in double precision, sorted; both of FAISS's ways and numpy's."""
+def test_flat_search_equals_brute_force(questions: int, width: int):
+    """All inner products in double precision, sorted; by FAISS and by numpy."""
     random = np.random.default_rng(width)
     vectors = random.standard_normal((1000, width)).astype(np.float32)
     queries = random.standard_normal((questions, width)).astype(np.float32)
@@ -32,7 +32,7 @@ def test_flat_search_is_brute_force(questions: int, width: int):
         np.testing.assert_array_equal(numbers, order)
 
 
-def test_a_small_world_that_keeps_all_is_brute_force():
+def test_exhaustive_hnsw_search_equals_brute_force():
     """With as many candidates as there are vectors a connected small world misses none."""
     pytest.importorskip("faiss")
     random = np.random.default_rng(0)
@@ -52,10 +52,10 @@ BY_HAND = [
 """Scores of "the cat sat", "cat and dog and cat" and "bird" for "cat dog", "cat cat" and "bird".
 
 N = 3 documents of 3, 5 and 1 words: mean length 3; k = 1.5, b = 0.75.
-"cat" stands in documents 0 (once) and 1 (twice): n = 2, idf = ln(1 + 1.5/2.5) = ln 1.6.
+"cat" occurs in documents 0 (once) and 1 (twice): n = 2, idf = ln(1 + 1.5/2.5) = ln 1.6.
 "dog" in document 1 (once) alone: n = 1, idf = ln(1 + 2.5/1.5) = ln(8/3); "bird" alike.
 What tf is held against, 1.5 (0.25 + 0.75 length / 3): 1.5 for document 0, 2.25 for 1, 0.75 for 2.
-A word that is asked for twice counts twice.
+A word that occurs twice in a query counts twice.
 """
 
 
@@ -65,8 +65,8 @@ def test_bm25_of_words_by_hand():
     scores, numbers = index.search(["cat dog", "cat cat", "bird"], 3)
     assert numbers.tolist() == [[1, 0, -1], [1, 0, -1], [2, -1, -1]]
     for row, expected in enumerate(BY_HAND):
-        found = [each for each in sorted(expected, reverse=True) if each]
-        assert scores[row, : len(found)].tolist() == pytest.approx(found, rel=1e-6)
+        actual = [each for each in sorted(expected, reverse=True) if each]
+        assert scores[row, : len(actual)].tolist() == pytest.approx(actual, rel=1e-6)
 
 
 def test_bm25_of_tokens_by_hand():
@@ -77,8 +77,8 @@ def test_bm25_of_tokens_by_hand():
         assert scores[:, row].tolist() == pytest.approx(expected, rel=1e-6)
 
 
-def test_bm25_of_tokens_is_that_of_bm25s():
-    """Random documents, some of them empty, by both ways to compute it."""
+def test_bm25_of_tokens_equals_bm25s():
+    """Random documents, some of them empty, by both implementations."""
     bm25s = pytest.importorskip("bm25s")
     random = np.random.default_rng(0)
     documents = [random.integers(0, 30, length).tolist() for length in random.integers(0, 20, 60)]
@@ -86,5 +86,5 @@ def test_bm25_of_tokens_is_that_of_bm25s():
     theirs.index([[str(token) for token in each] for each in documents], show_progress=False)
     question = random.integers(0, 30, 8).tolist()
     expected = theirs.get_scores([str(token) for token in question])
-    found = token_scores(token_weights(documents, 30), [question])[:, 0]
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+    actual = token_scores(token_weights(documents, 30), [question])[:, 0]
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-5, atol=1e-6)

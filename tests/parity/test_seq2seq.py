@@ -1,4 +1,4 @@
-"""The recurrent translators against torch.nn's own modules and the formula, place by place."""
+"""Recurrent encoder-decoders against torch.nn's modules and explicit attention loops."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def loaded(cell: str, ours: nn.Module) -> nn.RNNBase:
     return theirs
 
 
-def read_alone(system, cell: str, source: list[int]) -> tuple[Tensor, list]:
+def encode_unpadded(system, cell: str, source: list[int]) -> tuple[Tensor, list]:
     """One source by torch's modules, layer after layer, nothing padded; its states at the end."""
     values = system.backbone.encoder.embedding(torch.tensor([source]))
     states = []
@@ -56,9 +56,9 @@ def read_alone(system, cell: str, source: list[int]) -> tuple[Tensor, list]:
         last = last if isinstance(last, tuple) else (last,)
         if len(system.backbone.encoder.backwards):
             back = system.backbone.encoder.backwards[layer]
-            found, other = loaded(cell, back.fused)(values.flip(1))
+            result, other = loaded(cell, back.fused)(values.flip(1))
             other = other if isinstance(other, tuple) else (other,)
-            outputs = torch.cat([outputs, found.flip(1)], -1)
+            outputs = torch.cat([outputs, result.flip(1)], -1)
             last = tuple(torch.cat(parts, -1) for parts in zip(last, other, strict=True))
         values = outputs
         states.append(last)
@@ -75,86 +75,98 @@ def log_prob(system, hidden: Tensor, target: int) -> Tensor:
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_two_networks_by_torch(cell: str, layers: int, reverse: bool) -> None:
+def test_encoder_decoder_equals_torch(cell: str, layers: int, reverse: bool) -> None:
     system = built("seq2seq", cell=cell, layers=layers, reverse_source=reverse)
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        _, states = read_alone(system, cell, source[::-1] if reverse else source)
+        _, states = encode_unpadded(system, cell, source[::-1] if reverse else source)
         values = system.backbone.decoder.embedding(torch.tensor([target[:-1]]))
         for layer, state in enumerate(states):
             theirs = loaded(cell, system.backbone.decoder.cells[layer].fused)
             values, _ = theirs(values, state if cell == "lstm" else state[0])
         expected = [log_prob(system, values[0, t], target[t + 1]) for t in range(len(target) - 1)]
-        found = system.log_prob(pairs()).per_token[row, : len(expected)]
-        torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=0)
+        actual = system.log_prob(pairs()).per_token[row, : len(expected)]
+        torch.testing.assert_close(actual, torch.stack(expected), atol=1e-5, rtol=0)
 
 
-def score(name: str, glance: nn.Module, query: Tensor, key: Tensor) -> Tensor:
-    """One number for one query and one place, as the papers write it."""
+def score(name: str, attention: nn.Module, query: Tensor, key: Tensor) -> Tensor:
+    """The score of one query and one position, as in the papers."""
     match name:
         case "dot":
             return query @ key
         case "scaled":
             return query @ key / len(query) ** 0.5
         case "general":
-            return query @ (glance.matrix.weight @ key)
+            return query @ (attention.matrix.weight @ key)
         case _:
-            summed = glance.from_query.weight @ query + glance.from_key.weight @ key
-            return glance.weigh.weight[0] @ torch.tanh(summed + glance.from_key.bias)
+            summed = attention.from_query.weight @ query + attention.from_key.weight @ key
+            return attention.weigh.weight[0] @ torch.tanh(summed + attention.from_key.bias)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", list(RNN_ATTENTIONS))
 @pytest.mark.parametrize(
-    ("looks", "input_feeding"), [("before", False), ("after", False), ("after", True)]
+    ("query_state", "input_feeding"), [("before", False), ("after", False), ("after", True)]
 )
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_attention_place_by_place(name: str, looks: str, input_feeding: bool, cell: str) -> None:
+def test_attention_equals_explicit_loops(
+    name: str, query_state: str, input_feeding: bool, cell: str
+) -> None:
     system = built(
-        "seq2seq-attention", score=name, looks=looks, input_feeding=input_feeding, cell=cell
+        "seq2seq-attention",
+        score=name,
+        query_state=query_state,
+        input_feeding=input_feeding,
+        cell=cell,
     )
-    writer = system.backbone.decoder
-    theirs = loaded(cell, writer.cells[0].fused)
+    decoder = system.backbone.decoder
+    theirs = loaded(cell, decoder.cells[0].fused)
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        read, (state,) = read_alone(system, cell, source)
-        fed, expected = torch.zeros(8), []
+        encoded, (state,) = encode_unpadded(system, cell, source)
+        attention_output, expected = torch.zeros(8), []
 
-        def context(query: Tensor, read: Tensor = read) -> Tensor:
-            scores = torch.stack([score(name, writer.attention, query, key) for key in read[0]])
-            return torch.softmax(scores, 0) @ read[0]
+        def context(query: Tensor, encoded: Tensor = encoded) -> Tensor:
+            scores = torch.stack([score(name, decoder.attention, query, key) for key in encoded[0]])
+            return torch.softmax(scores, 0) @ encoded[0]
 
         for before, after in pairwise(target):
-            word = writer.embedding.weight[before]
-            looked = context(state[0][0, 0])
-            extra = [looked] if looks == "before" else [fed] if input_feeding else []
+            word = decoder.embedding.weight[before]
+            context_vector = context(state[0][0, 0])
+            extra = (
+                [context_vector]
+                if query_state == "before"
+                else [attention_output]
+                if input_feeding
+                else []
+            )
             inputs = torch.cat([word, *extra])[None, None]
             output, state = theirs(inputs, state if cell == "lstm" else state[0])
             state = state if isinstance(state, tuple) else (state,)
             hidden = output[0, 0]
-            looked = looked if looks == "before" else context(hidden)
-            joined = torch.cat([hidden, looked])
-            fed = torch.tanh(writer.combine.weight @ joined + writer.combine.bias)
-            expected.append(log_prob(system, fed, after))
-        found = system.log_prob(pairs()).per_token[row, : len(expected)]
-        torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=0)
+            context_vector = context_vector if query_state == "before" else context(hidden)
+            joined = torch.cat([hidden, context_vector])
+            attention_output = torch.tanh(decoder.combine.weight @ joined + decoder.combine.bias)
+            expected.append(log_prob(system, attention_output, after))
+        actual = system.log_prob(pairs()).per_token[row, : len(expected)]
+        torch.testing.assert_close(actual, torch.stack(expected), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-def test_the_last_state_joins_every_input() -> None:
+def test_summary_vector_is_fed_at_every_step() -> None:
     """Cho's form: with the same state, an input of word and summary gives torch's GRU."""
-    system = built("seq2seq", cell="gru", everywhere=True)
+    system = built("seq2seq", cell="gru", context_every_step=True)
     source, target = SOURCES[0], TARGETS[0]
-    _, [(last,)] = read_alone(system, "gru", source)
+    _, [(last,)] = encode_unpadded(system, "gru", source)
     words = system.backbone.decoder.embedding(torch.tensor([target[:-1]]))
     inputs = torch.cat([words, last.transpose(0, 1).expand(1, words.shape[1], -1)], -1)
     values, _ = loaded("gru", system.backbone.decoder.cells[0].fused)(inputs, last)
     expected = [log_prob(system, values[0, t], target[t + 1]) for t in range(3)]
-    found = system.log_prob(pairs()).per_token[0, :3]
-    torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=0)
+    actual = system.log_prob(pairs()).per_token[0, :3]
+    torch.testing.assert_close(actual, torch.stack(expected), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("cell", [TanhCell, GRUCell, LSTMCell, CoupledLSTMCell])
-def test_rows_of_any_length_are_read_as_they_are_alone(cell) -> None:
+def test_padded_rows_are_encoded_as_alone(cell) -> None:
     torch.manual_seed(0)
     network, inputs, lengths = cell(3, 4), torch.randn(3, 6, 3), torch.tensor([4, 1, 6])
     outputs, state = network.read(inputs, lengths)
@@ -168,24 +180,24 @@ def test_rows_of_any_length_are_read_as_they_are_alone(cell) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["seq2seq", "seq2seq-attention"])
-def test_stepping_with_a_source_is_scoring_with_it(name: str) -> None:
+def test_stepping_with_a_source_equals_scoring(name: str) -> None:
     system, batch = built(name), pairs()
     expected = system.log_prob(batch).per_token
     state = system.start(3, condition=batch.condition)
-    for place in range(1, 4):
-        tokens = batch.tokens[:, place]
-        real = place < batch.lengths
-        found = system.peek(state).log_prob(tokens)
-        torch.testing.assert_close(found[real], expected[real, place - 1], atol=1e-5, rtol=0)
+    for position in range(1, 4):
+        tokens = batch.tokens[:, position]
+        real = position < batch.lengths
+        actual = system.peek(state).log_prob(tokens)
+        torch.testing.assert_close(actual[real], expected[real, position - 1], atol=1e-5, rtol=0)
         state = system.advance(state, tokens)
 
 
 @pytest.mark.parametrize("name", ["seq2seq", "transformer"])
-def test_label_smoothing_is_torchs_cross_entropy(name: str) -> None:
+def test_label_smoothing_equals_torch_cross_entropy(name: str) -> None:
     """(1 - ε) of the target's and ε of the mean over the tokens that can be predicted."""
     heads = {"heads": 2, "layers": 1, "attention_dropout": 0.0} if name == "transformer" else {}
     system, batch = built(name, label_smoothing=0.2, **heads).train(), pairs()
-    found, _ = system.loss(batch)
+    actual, _ = system.loss(batch)
     view = system.objective.view(batch)
     logits = system.emission.logits(system.hidden(view).values)
     possible = [i for i in range(VOCABULARY.size) if i not in VOCABULARY.unpredictable]
@@ -197,15 +209,15 @@ def test_label_smoothing_is_torchs_cross_entropy(name: str) -> None:
         label_smoothing=0.2,
         reduction="sum",
     )
-    torch.testing.assert_close(found.total, expected, atol=1e-4, rtol=0)
-    assert found.count == sum(len(target) - 1 for target in TARGETS)
+    torch.testing.assert_close(actual.total, expected, atol=1e-4, rtol=0)
+    assert actual.count == sum(len(target) - 1 for target in TARGETS)
     plain, _ = system.eval().loss(batch)
     torch.testing.assert_close(plain.total, -system.log_prob(batch).totals.sum())
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["seq2seq", "seq2seq-attention", "transformer"])
-def test_sources_may_have_a_vocabulary_of_their_own(name: str) -> None:
+def test_sources_may_have_their_own_vocabulary(name: str) -> None:
     module = system_module(name)
     heads = {"heads": 2, "layers": 1} if name == "transformer" else {}
     config = module.Config(width=8, dropout=0.0, **heads)
@@ -222,34 +234,38 @@ def test_sources_may_have_a_vocabulary_of_their_own(name: str) -> None:
 @pytest.mark.parametrize(
     ("cell", "layers", "everywhere"), [("gru", 1, True), ("lstm", 2, False), ("rnn", 1, False)]
 )
-def test_a_latent_variable_is_summed_out(cell: str, layers: int, everywhere: bool) -> None:
+def test_latent_choice_is_marginalised(cell: str, layers: int, everywhere: bool) -> None:
     """Each value's own text by torch's modules, then the sum over the values."""
-    system = built("seq2seq", cell=cell, layers=layers, everywhere=everywhere, latent_choices=3)
-    choices, writer = system.choices, system.backbone.decoder
+    system = built(
+        "seq2seq", cell=cell, layers=layers, context_every_step=everywhere, latent_choices=3
+    )
+    choices, decoder = system.choices, system.backbone.decoder
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        _, states = read_alone(system, cell, source)
+        _, states = encode_unpadded(system, cell, source)
         top = states[-1]
         prior = torch.log_softmax(choices.weigh(top[-1][0, 0]), -1)
         joint = []
         for choice in range(3):
-            values = writer.embedding(torch.tensor([target[:-1]]))
+            values = decoder.embedding(torch.tensor([target[:-1]]))
             if everywhere:
                 values = torch.cat([values, top[0].expand(-1, values.shape[1], -1)], -1)
             vectors = iter(choices.vectors)
             for layer, state in enumerate(states):
                 moved = tuple(part + next(vectors)[choice] for part in state)
-                theirs = loaded(cell, writer.cells[layer].fused)
+                theirs = loaded(cell, decoder.cells[layer].fused)
                 values, _ = theirs(values, moved if cell == "lstm" else moved[0])
-            told = [log_prob(system, values[0, t], target[t + 1]) for t in range(len(target) - 1)]
-            joint.append(prior[choice] + torch.stack(told).sum())
+            token_log_probs = [
+                log_prob(system, values[0, t], target[t + 1]) for t in range(len(target) - 1)
+            ]
+            joint.append(prior[choice] + torch.stack(token_log_probs).sum())
         expected = torch.logsumexp(torch.stack(joint), 0)
-        found = system.log_prob(pairs()).per_token[row, : len(target) - 1].sum()
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        actual = system.log_prob(pairs()).per_token[row, : len(target) - 1].sum()
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["seq2seq", "seq2seq-attention"])
-def test_a_latent_variable_steps_as_it_scores(name: str) -> None:
+def test_latent_choice_stepping_equals_scoring(name: str) -> None:
     system = built(name, latent_choices=4)
     batch = pairs()
     scored = system.log_prob(batch).per_token
@@ -261,8 +277,8 @@ def test_a_latent_variable_steps_as_it_scores(name: str) -> None:
         )
         tokens = batch.tokens[:, t + 1]
         inside = t + 1 < batch.lengths
-        found = nexts.log_probs[torch.arange(len(batch)), tokens]
-        torch.testing.assert_close(found[inside], scored[inside, t], atol=1e-5, rtol=0)
+        result = nexts.log_probs[torch.arange(len(batch)), tokens]
+        torch.testing.assert_close(result[inside], scored[inside, t], atol=1e-5, rtol=0)
         state = system.advance(state, tokens)
     shown = system.capture_internals(batch)
     torch.testing.assert_close(
@@ -270,6 +286,6 @@ def test_a_latent_variable_steps_as_it_scores(name: str) -> None:
     )
 
 
-def test_a_latent_variable_can_be_trained_without_smoothing_only() -> None:
+def test_latent_choice_refuses_label_smoothing() -> None:
     with pytest.raises(UserError, match="smoothing"):
         built("seq2seq", latent_choices=2, label_smoothing=0.1)

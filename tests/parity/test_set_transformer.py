@@ -51,11 +51,11 @@ def view_of(texts: list[list[int]]) -> View:
 
 
 def multihead(
-    block: TransformerBlock, asking: Tensor, looked_at: Tensor, padding: Tensor | None
+    block: TransformerBlock, queries: Tensor, keys: Tensor, padding: Tensor | None
 ) -> Tensor:
     """torch's own attention; its weights are stacked as ours are, queries, keys, values."""
     ours = block.attention
-    theirs = nn.MultiheadAttention(asking.shape[-1], ours.heads, batch_first=True)
+    theirs = nn.MultiheadAttention(queries.shape[-1], ours.heads, batch_first=True)
     theirs.load_state_dict(
         {
             "in_proj_weight": ours.qkv_projection.weight,
@@ -64,27 +64,23 @@ def multihead(
             "out_proj.bias": ours.output.bias,
         }
     )
-    return theirs(asking, looked_at, looked_at, key_padding_mask=padding, need_weights=False)[0]
+    return theirs(queries, keys, keys, key_padding_mask=padding, need_weights=False)[0]
 
 
 def mab(
-    block: TransformerBlock,
-    asking: Tensor,
-    looked_at: Tensor,
-    padding: Tensor | None,
-    activation: str,
+    block: TransformerBlock, queries: Tensor, keys: Tensor, padding: Tensor | None, activation: str
 ) -> Tensor:
     """Lee et al. 2019, equations 6 and 7, written out."""
     first, second = block.self_attention_residual.norm, block.feed_forward_residual.norm
     values = F.layer_norm(
-        asking + multihead(block, asking, looked_at, padding),
-        asking.shape[-1:],
+        queries + multihead(block, queries, keys, padding),
+        queries.shape[-1:],
         first.weight,
         first.bias,
     )
     units = getattr(F, activation)(F.linear(values, *parts(block.feed_forward.up_projection)))
-    written = F.linear(units, *parts(block.feed_forward.down_projection))
-    return F.layer_norm(values + written, asking.shape[-1:], second.weight, second.bias)
+    ffn_output = F.linear(units, *parts(block.feed_forward.down_projection))
+    return F.layer_norm(values + ffn_output, queries.shape[-1:], second.weight, second.bias)
 
 
 def parts(linear: nn.Linear) -> tuple[Tensor, Tensor]:
@@ -93,7 +89,7 @@ def parts(linear: nn.Linear) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 @torch.no_grad()
-def test_hidden_states_are_those_of_torchs_attention(settings: dict):
+def test_hidden_states_equal_torch_attention(settings: dict):
     system = build(**settings)
     view = view_of([[2, 7, 9, 22, 5, 6, 3], [2, 14, 8, 3], [2, 3]])
     padding = torch.arange(7) >= view.lengths[:, None]
@@ -105,13 +101,13 @@ def test_hidden_states_are_those_of_torchs_attention(settings: dict):
         points = layer.points.expand(3, -1, -1)
         gathered = mab(layer.gather, points, values, padding, activation)
         values = mab(layer.spread, values, gathered, None, activation)
-    found = system.hidden(view).values
+    result = system.hidden(view).values
     assert values[~padding].std() > 0.5
-    torch.testing.assert_close(found[~padding], values[~padding], atol=1e-4, rtol=0)
+    torch.testing.assert_close(result[~padding], values[~padding], atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
-def test_without_positions_permuted_words_give_permuted_hidden_states():
+def test_permutation_equivariant_without_positions():
     system = build(width=12, layers=2, heads=3, points=5, positions="none")
     text, order = torch.tensor([2, 7, 9, 22, 5, 6, 3]), torch.tensor([3, 0, 6, 2, 5, 1, 4])
     before = system.hidden(view_of([text.tolist()])).values[0]
@@ -120,17 +116,17 @@ def test_without_positions_permuted_words_give_permuted_hidden_states():
 
 
 @torch.no_grad()
-def test_with_positions_the_order_counts():
+def test_word_order_matters_with_positions():
     system = build(width=12, layers=2, heads=3, points=5)
     before = system.hidden(view_of([[2, 7, 9, 3]])).values[0]
     after = system.hidden(view_of([[2, 9, 7, 3]])).values[0]
     assert (after[0] - before[0]).abs().max() > 1e-3
 
 
-def test_the_cost_is_linear_in_the_length():
+def test_flops_are_linear_in_length():
     """Each further word costs as many multiply-adds as the one before.
 
-    Counted in a pass that notes its attention, since the counter can't see fused kernels.
+    Counted in a pass that records its attention, since the counter can't see fused kernels.
     """
     system = build(width=16, layers=2, heads=2, points=4).requires_grad_(False)
 
@@ -146,7 +142,7 @@ def test_the_cost_is_linear_in_the_length():
     assert first == 64 * 2 * 2 * (12 * 16**2 + 16 * 16)
 
 
-def test_positions_of_attention_are_refused():
+def test_rotary_positions_are_refused():
     with pytest.raises(UserError, match="with inducing points"):
         set_transformer.Config(positions="rotary")
 
@@ -154,14 +150,14 @@ def test_positions_of_attention_are_refused():
 @pytest.mark.parametrize(
     "given", [{"disabled_layers": (1,)}, {"disabled_heads": ("1.1",)}, {"shared_layers": True}]
 )
-def test_what_its_layers_do_not_honour_is_refused(given):
+def test_unsupported_layer_settings_are_refused(given):
     with pytest.raises(
         UserError, match=f"{next(iter(given))} does not apply to the Set Transformer"
     ):
         set_transformer.Config(**given)
 
 
-def test_it_reveals_how_attention_is_divided():
+def test_captured_attention_sums_to_one():
     system = build(width=12, layers=2, heads=3, points=5)
     captures = system.backbone.capture_internals(view_of([[2, 7, 9, 3]]))
     gathering, spreading = (

@@ -26,9 +26,9 @@ LENGTH, MOVES, WIDTH = 4, 2, 4
 
 
 def build(kind: str, slots: int) -> AutoregressiveLM:
-    """A system with every weight drawn afresh."""
+    """A system with every weight sampled anew."""
     module = system_module(kind)
-    settings = {"moves": MOVES} if kind == "slots-chain" else {}
+    settings = {"max_move": MOVES} if kind == "slots-chain" else {}
     config = module.Config(width=WIDTH, slots=slots, length=LENGTH, dropout=0.0, **settings)
     system = module.build(config, VOCABULARY).eval()
     generator = torch.Generator().manual_seed(1)
@@ -40,7 +40,7 @@ def build(kind: str, slots: int) -> AutoregressiveLM:
 
 
 class Enumeration:
-    """All choices of a system's slots at each place of a sentence, one after another."""
+    """All choices of a system's slots at each position of a sentence, one after another."""
 
     def __init__(self, system: AutoregressiveLM, sentence: list[int]) -> None:
         self.weights = {k: v.double().numpy() for k, v in system.state_dict().items()}
@@ -48,10 +48,10 @@ class Enumeration:
         self.slots = len(self.weights["backbone.token_scores.weight"])
         self.vectors = self.weights["backbone.embedding.weight"]
 
-    def potential(self, slot: int, place: int, j: int) -> float:
+    def potential(self, slot: int, position: int, j: int) -> float:
         """P_m(j | i) exp(u_m · e(s_j)), up to a factor that is the same for all j."""
-        row = min(place, LENGTH - 1)
-        column = row - (place - j)
+        row = min(position, LENGTH - 1)
+        column = row - (position - j)
         if column < 0:
             return 0.0
         table = self.weights[f"backbone.priors.{slot}.table"]
@@ -62,23 +62,23 @@ class Enumeration:
         moves = self.weights.get("backbone.log_moves", np.zeros(2 * MOVES + 1))
         return float(np.exp(moves[min(max(end - start, -MOVES), MOVES) + MOVES]))
 
-    def choices(self, place: int) -> dict[tuple[int, ...], float]:
+    def choices(self, position: int) -> dict[tuple[int, ...], float]:
         """P(j_1 … j_N) of all choices among the tokens so far."""
-        found = {}
-        for choice in product(range(place + 1), repeat=self.slots):
+        result = {}
+        for choice in product(range(position + 1), repeat=self.slots):
             weight = 1.0
             for slot, j in enumerate(choice):
-                weight *= self.potential(slot, place, j)
+                weight *= self.potential(slot, position, j)
             for start, end in pairwise(choice):
                 weight *= self.move(start, end)
-            found[choice] = weight
-        total = sum(found.values())
-        return {choice: weight / total for choice, weight in found.items()}
+            result[choice] = weight
+        total = sum(result.values())
+        return {choice: weight / total for choice, weight in result.items()}
 
-    def marginals(self, place: int) -> np.ndarray:
+    def marginals(self, position: int) -> np.ndarray:
         """(N, T) P(j_m = j)."""
         result = np.zeros((self.slots, len(self.sentence) - 1))
-        for choice, share in self.choices(place).items():
+        for choice, share in self.choices(position).items():
             for slot, j in enumerate(choice):
                 result[slot, j] += share
         return result
@@ -95,27 +95,28 @@ class Enumeration:
         scores = np.array([weights[k] @ hidden + bias[k] for k in OUTCOMES])
         return scores - np.log(np.exp(scores).sum())
 
-    def of_expected_vectors(self, place: int) -> np.ndarray:
+    def of_expected_vectors(self, position: int) -> np.ndarray:
         """What the systems predict: the window rule on what each slot holds on average."""
         known = self.vectors[self.sentence[:-1]]
-        return self.log_probs(self.hidden(list(self.marginals(place) @ known)))
+        return self.log_probs(self.hidden(list(self.marginals(position) @ known)))
 
-    def of_each_choice(self, place: int) -> list[tuple[float, np.ndarray]]:
+    def of_each_choice(self, position: int) -> list[tuple[float, np.ndarray]]:
         """Share of each choice and what it predicts."""
         return [
             (share, self.log_probs(self.hidden([self.vectors[self.sentence[j]] for j in choice])))
-            for choice, share in self.choices(place).items()
+            for choice, share in self.choices(position).items()
         ]
 
-    def full_mixture(self, place: int) -> np.ndarray:
+    def full_mixture(self, position: int) -> np.ndarray:
         """log Σ over all choices of P(choice) p(k | choice)."""
-        return np.log(sum(share * np.exp(log_p) for share, log_p in self.of_each_choice(place)))
+        return np.log(sum(share * np.exp(log_p) for share, log_p in self.of_each_choice(position)))
 
     def gap(self) -> float:
-        """The largest difference in nats between both predictions, over places and outcomes."""
-        places = range(len(self.sentence) - 1)
+        """The largest difference in nats between both predictions, over positions and outcomes."""
+        positions = range(len(self.sentence) - 1)
         return max(
-            float(np.abs(self.of_expected_vectors(i) - self.full_mixture(i)).max()) for i in places
+            float(np.abs(self.of_expected_vectors(i) - self.full_mixture(i)).max())
+            for i in positions
         )
 
 
@@ -124,33 +125,33 @@ def scored(system: AutoregressiveLM, sentence: list[int] = SENTENCE) -> list[flo
         return system.log_prob(Batch.collate([sentence], pad=0)).per_token[0].tolist()
 
 
-BOTH = pytest.mark.parametrize("name", ["slots", "slots-chain"])
+BOTH_SYSTEMS = pytest.mark.parametrize("name", ["slots", "slots-chain"])
 
 
-@BOTH
+@BOTH_SYSTEMS
 @pytest.mark.parametrize("slots", [2, 3])
 def test_marginals_equal_the_enumeration_of_all_choices(name, slots):
     system = build(name, slots)
     oracle = Enumeration(system, SENTENCE)
     attention = system.capture_internals(Batch.collate([SENTENCE], pad=0))["slot attention"]
     assert attention.axes == ("batch", "slot", "time", "source")
-    for place in range(len(SENTENCE) - 1):
-        found = attention.values[0, :, place].numpy()
-        np.testing.assert_allclose(found, oracle.marginals(place), atol=2e-6)
+    for position in range(len(SENTENCE) - 1):
+        result = attention.values[0, :, position].numpy()
+        np.testing.assert_allclose(result, oracle.marginals(position), atol=2e-6)
 
 
-@BOTH
+@BOTH_SYSTEMS
 def test_prediction_is_the_window_rule_on_expected_vectors(name):
     system = build(name, 3)
     oracle = Enumeration(system, SENTENCE)
     expected = [
-        oracle.of_expected_vectors(place)[OUTCOMES.index(target)]
-        for place, target in enumerate(SENTENCE[1:])
+        oracle.of_expected_vectors(position)[OUTCOMES.index(target)]
+        for position, target in enumerate(SENTENCE[1:])
     ]
     assert scored(system) == pytest.approx(expected, abs=2e-5)
 
 
-def test_a_chain_whose_moves_weigh_alike_is_slots():
+def test_chain_with_uniform_moves_equals_slots():
     chained, free = build("slots-chain", 3), build("slots", 3)
     with torch.no_grad():
         chained.backbone.log_moves.fill_(0.7)
@@ -160,8 +161,8 @@ def test_a_chain_whose_moves_weigh_alike_is_slots():
     assert scored(chained) == pytest.approx(scored(free), abs=1e-6)
 
 
-@BOTH
-def test_gap_to_the_full_sum(name, record_property):
+@BOTH_SYSTEMS
+def test_gap_to_the_full_mixture_respects_jensen(name, record_property):
     """Both predictions are at least the mean log-probability of the choices, by Jensen.
 
     log p(k | h) = e(k) · h + b_k - log Σ exp(…) is concave in h, so at the expected h it is at
@@ -169,19 +170,19 @@ def test_gap_to_the_full_sum(name, record_property):
     the larger, so no more can be said than that, and the gap is measured.
     """
     oracle = Enumeration(build(name, 2), SENTENCE)
-    for place in range(len(SENTENCE) - 1):
-        choices = oracle.of_each_choice(place)
+    for position in range(len(SENTENCE) - 1):
+        choices = oracle.of_each_choice(position)
         mean = sum((share * log_p for share, log_p in choices), np.zeros(len(OUTCOMES)))
-        assert (oracle.of_expected_vectors(place) >= mean - 1e-9).all()
-        assert (oracle.full_mixture(place) >= mean - 1e-9).all()
+        assert (oracle.of_expected_vectors(position) >= mean - 1e-9).all()
+        assert (oracle.full_mixture(position) >= mean - 1e-9).all()
     gap = oracle.gap()
     record_property("gap in nats", gap)
     print(f"{name}: expected vectors and the full sum differ by at most {gap:.4f} nats")
     assert gap > 0.01, "the choices are uncertain here, so the two must differ"
 
 
-@BOTH
-def test_the_gap_vanishes_with_the_weights_that_make_choices_differ(name):
+@BOTH_SYSTEMS
+def test_gap_shrinks_with_the_mix_weights(name):
     """With a tenth of W_m the spread of h is a tenth, and the gap falls with its square."""
     gaps = []
     for share in (1.0, 0.1):
@@ -193,9 +194,9 @@ def test_the_gap_vanishes_with_the_weights_that_make_choices_differ(name):
     assert gaps[1] < gaps[0] / 10
 
 
-@BOTH
-def test_no_gap_where_one_choice_has_all_the_mass(name):
-    """Slot m looks m + 1 places back and nowhere else: the window model itself."""
+@BOTH_SYSTEMS
+def test_no_gap_when_one_choice_has_all_mass(name):
+    """Slot m attends m + 1 positions back and nowhere else: the window model itself."""
     system = build(name, 2)
     with torch.no_grad():
         for slot, prior in enumerate(system.backbone.priors):
@@ -211,12 +212,12 @@ def test_no_gap_where_one_choice_has_all_the_mass(name):
         twin.emission.load_state_dict(system.emission.state_dict())
         nearest, second = system.backbone.mix.weight.chunk(2, dim=1)
         twin.backbone.mix.weight.copy_(torch.cat([second, nearest], dim=1))
-    # The first place has one token for both slots, where `window` counts the second as zero.
+    # The first position has one token for both slots, where `window` counts the second as zero.
     assert scored(system)[1:] == pytest.approx(scored(twin)[1:], abs=1e-5)
 
 
-@BOTH
-def test_no_gap_where_all_tokens_are_the_same(name):
+@BOTH_SYSTEMS
+def test_no_gap_when_all_tokens_are_equal(name):
     """Whatever the choice, the same vector is held."""
     oracle = Enumeration(build(name, 2), [5, 5, 5, 5, 5])
     assert oracle.gap() < 1e-9

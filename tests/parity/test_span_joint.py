@@ -23,14 +23,16 @@ VOCABULARY = Vocabulary(size=9)
 PREDICTED = [i for i in range(9) if i not in (0, 2, 4)]  # no <pad>, <s>, <mask>
 SENTENCES = [[2, 5, 6, 7, 8, 5, 3], [2, 8, 7, 3], [2, 6, 6, 5, 3], [2, 7, 3]]
 MASKED = {0: (1, 2, 4), 1: (2,), 2: (1, 3)}
-"""Places by row: three blanks, adjacent and apart; one; two apart; none."""
+"""Positions by row: three blanks, adjacent and apart; one; two apart; none."""
 
 
-def build(ties: str = "chain", **settings):
+def build(dependencies: str = "chain", **settings):
     torch.manual_seed(0)
     module = system_module("span-joint")
     defaults = {"width": 8, "layers": 1, "heads": 2, "length": 16, "states": 3, "rank": 4}
-    system = module.build(module.Config(**defaults | {"dependencies": ties} | settings), VOCABULARY)
+    system = module.build(
+        module.Config(**defaults | {"dependencies": dependencies} | settings), VOCABULARY
+    )
     with torch.no_grad():
         for name, parameter in system.named_parameters():
             if "emission" in name:
@@ -39,53 +41,60 @@ def build(ties: str = "chain", **settings):
     return system.eval()
 
 
-def asked() -> tuple[Batch, torch.Tensor]:
+def masked_batch() -> tuple[Batch, torch.Tensor]:
     batch = Batch.collate(SENTENCES, pad=0)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
-    for row, places in MASKED.items():
-        masked[row, list(places)] = True
+    for row, positions in MASKED.items():
+        masked[row, list(positions)] = True
     return batch, masked
 
 
-def logs(scores: list[float], among: list[int] | None = None) -> list[float]:
+def log_normalised(scores: list[float], among: list[int] | None = None) -> list[float]:
     """Scores less the log of the sum of their exponentials, of some or all of them."""
     chosen = range(len(scores)) if among is None else among
     whole = math.log(math.fsum(math.exp(scores[i]) for i in chosen))
     return [score - whole for score in scores]
 
 
-def loops(system, batch: Batch, masked: torch.Tensor, row: int) -> dict[tuple[int, ...], float]:
+def enumerated_fillings(
+    system, batch: Batch, masked: torch.Tensor, row: int
+) -> dict[tuple[int, ...], float]:
     """Probability of every filling of one row, from its parts and no dynamic program."""
     emission = system.emission
-    places = masked[row].nonzero().flatten().tolist()
-    hidden = system.hidden(system.objective.fill_view(batch, masked)).values[row, places].double()
+    positions = masked[row].nonzero().flatten().tolist()
+    hidden = (
+        system.hidden(system.objective.fill_view(batch, masked)).values[row, positions].double()
+    )
     emission = emission.double()
     phi = (emission.unary.logits(hidden) + emission.never_predicted).tolist()
     v = [[x / math.hypot(*vector) for x in vector] for vector in emission.vectors.tolist()]
     units = torch.tensor(v, dtype=torch.float64)
-    g = [logs(row, PREDICTED) for row in (units @ emission.tokens.T * AFFINITY_SCALE).tolist()]
+    g = [
+        log_normalised(row, PREDICTED)
+        for row in (units @ emission.tokens.T * AFFINITY_SCALE).tolist()
+    ]
     r = (emission.state_scores(hidden) @ units.T).tolist()
-    parents, strengths = [i - 1 for i in range(len(places))], [1.0] * len(places)
+    parents, strengths = [i - 1 for i in range(len(positions))], [1.0] * len(positions)
     if emission.parents is not None:
         query, key = emission.parents.query(hidden), emission.parents.key(hidden)
-        for i in range(1, len(places)):
+        for i in range(1, len(positions)):
             scores = [float(query[i] @ key[j]) / math.sqrt(query.shape[1]) for j in range(i)]
             parents[i] = scores.index(max(scores))
             strengths[i] = 2 / (1 + math.exp(-max(scores)))
     links = {}
-    for i in range(1, len(places)):
+    for i in range(1, len(positions)):
         size = emission.links.rank
         q = emission.links.query(hidden[parents[i]]).view(size, size)
         k = emission.links.key(hidden[i]).view(size, size)
         for a in range(len(g)):
             products = [strengths[i] * float((q @ units[a]) @ (k @ b)) for b in units]
-            links |= {(i, a, b): value for b, value in enumerate(logs(products))}
+            links |= {(i, a, b): value for b, value in enumerate(log_normalised(products))}
     weights = {}
-    for x in itertools.product(PREDICTED, repeat=len(places)):
+    for x in itertools.product(PREDICTED, repeat=len(positions)):
         total = 0.0
-        for z in itertools.product(range(len(g)), repeat=len(places)):
-            score = sum(phi[i][x[i]] + g[z[i]][x[i]] + r[i][z[i]] for i in range(len(places)))
-            score += sum(links[i, z[parents[i]], z[i]] for i in range(1, len(places)))
+        for z in itertools.product(range(len(g)), repeat=len(positions)):
+            score = sum(phi[i][x[i]] + g[z[i]][x[i]] + r[i][z[i]] for i in range(len(positions)))
+            score += sum(links[i, z[parents[i]], z[i]] for i in range(1, len(positions)))
             total += math.exp(score)
         weights[x] = total
     emission.float()
@@ -101,54 +110,54 @@ def filled(row: int, x: tuple[int, ...]) -> torch.Tensor:
 
 @pytest.fixture(scope="module", params=["chain", "tree"])
 def case(request):
-    system, (batch, masked) = build(request.param), asked()
+    system, (batch, masked) = build(request.param), masked_batch()
     with torch.no_grad():
-        expected = {row: loops(system, batch, masked, row) for row in MASKED}
+        expected = {row: enumerated_fillings(system, batch, masked, row) for row in MASKED}
         joint = system.joint_fill(batch, masked)
     return system, batch, masked, joint, expected
 
 
-def test_every_filling_has_its_probability_and_they_sum_to_one(case):
+def test_filling_probabilities_equal_enumeration(case):
     *_, joint, expected = case
     with torch.no_grad():
         for row, probabilities in expected.items():
-            found = {x: joint.log_prob(filled(row, x))[row].exp().item() for x in probabilities}
-            assert math.fsum(found.values()) == pytest.approx(1, abs=1e-5)
-            assert found == pytest.approx(probabilities, abs=1e-5)
+            actual = {x: joint.log_prob(filled(row, x))[row].exp().item() for x in probabilities}
+            assert math.fsum(actual.values()) == pytest.approx(1, abs=1e-5)
+            assert actual == pytest.approx(probabilities, abs=1e-5)
         assert joint.log_prob(filled(1, (5,)))[3].item() == 0, "a row without a blank"
         never = joint.log_prob(filled(0, (5, 4, 6)))
     assert never[0].item() == -math.inf, "<mask> never comes"
     assert never[1:].isfinite().all()
 
 
-def test_blanks_by_themselves_are_marginals(case):
+def test_fill_gives_the_marginals(case):
     system, batch, masked, _, expected = case
     with torch.no_grad():
-        found = system.fill(batch, masked).log_probs.exp()
+        actual = system.fill(batch, masked).log_probs.exp()
     marginals = []
     for probabilities in expected.values():
-        for place in range(len(next(iter(probabilities)))):
+        for position in range(len(next(iter(probabilities)))):
             marginal = torch.zeros(VOCABULARY.size)
             for x, p in probabilities.items():
-                marginal[x[place]] += p
+                marginal[x[position]] += p
             marginals.append(marginal)
-    torch.testing.assert_close(found, torch.stack(marginals), atol=1e-5, rtol=0)
+    torch.testing.assert_close(actual, torch.stack(marginals), atol=1e-5, rtol=0)
 
 
-def test_one_blank_is_the_emission_by_itself(case):
+def test_single_blank_equals_the_emission(case):
     system, batch, masked, joint, _ = case
     with torch.no_grad():
         hidden = system.hidden(system.objective.fill_view(batch, masked)).values[1, 2]
         alone = system.emission.log_probs(hidden)
         for token in PREDICTED:
-            found = joint.log_prob(filled(1, (token,)))[1]
-            assert found.item() == pytest.approx(alone[token].item(), abs=1e-5)
+            result = joint.log_prob(filled(1, (token,)))[1]
+            assert result.item() == pytest.approx(alone[token].item(), abs=1e-5)
         logits = system.logits(batch.select([1]), masked[[1]])
         torch.testing.assert_close(torch.log_softmax(logits[0], -1), alone)
 
 
-def test_scores_of_hidden_tokens_are_those_that_fill_gives(case):
-    """Whatever is hidden beside a token; one that is asked and seen is the emission's alone."""
+def test_masked_token_scores_equal_fill(case):
+    """With other tokens masked; a visible target is scored by the emission alone."""
     system, batch, masked, *_ = case
     some, seen = masked.clone(), torch.zeros_like(masked)
     some[0, 2], seen[0, 3] = False, True
@@ -158,38 +167,38 @@ def test_scores_of_hidden_tokens_are_those_that_fill_gives(case):
         hidden = system.hidden(system.objective.fill_view(batch, masked)).values
         filled_in[seen] = system.emission.log_probs(hidden[seen])
         expected = filled_in.gather(-1, batch.tokens[..., None])[..., 0][some | seen]
-        found = system.log_prob_at(batch, masked, some | seen)
-        torch.testing.assert_close(found, expected)
+        actual = system.log_prob_at(batch, masked, some | seen)
+        torch.testing.assert_close(actual, expected)
         scores = system.logits(batch, masked, some | seen)
         expected = scores.gather(-1, batch.tokens[some | seen][:, None])[:, 0]
         torch.testing.assert_close(system.logit_at(batch, masked, some | seen), expected)
 
 
-def test_best_and_those_behind_it_are_in_the_order_of_the_enumeration(case):
+def test_ranked_fillings_follow_the_enumeration(case):
     *_, joint, expected = case
     best = joint.best().tolist()
     for row, probabilities in expected.items():
         order = sorted(probabilities, key=lambda x: -probabilities[x])
-        found = joint.ranked(row, 12)
-        assert len(found) == min(12, len(order)), "impossible tokens are no fillings"
-        assert [each.tokens for each in found] == order[:12]
-        assert [math.exp(each.log_prob) for each in found] == pytest.approx(
+        actual = joint.ranked(row, 12)
+        assert len(actual) == min(12, len(order)), "impossible tokens are no fillings"
+        assert [each.tokens for each in actual] == order[:12]
+        assert [math.exp(each.log_prob) for each in actual] == pytest.approx(
             [probabilities[x] for x in order[:12]], abs=1e-6
         )
-        assert all(each.proven for each in found)
+        assert all(each.proven for each in actual)
         first = sum(len(MASKED[r]) for r in range(row))
         assert tuple(best[first : first + len(MASKED[row])]) == order[0]
 
 
-def test_samples_come_as_often_as_they_should(case):
+def test_sample_frequencies_match_probabilities(case):
     """Pearson's statistic over all fillings of the row of three, those below 5 expected pooled."""
     system, batch, masked, _, expected = case
     draws = 4000
     many, rows = batch.select([0] * draws), masked[[0] * draws]
     with torch.no_grad():
-        drawn = system.joint_fill(many, rows).sample(generator=torch.Generator().manual_seed(0))
+        samples = system.joint_fill(many, rows).sample(generator=torch.Generator().manual_seed(0))
     counts = dict.fromkeys(expected[0], 0)
-    for x in drawn.view(draws, 3).tolist():
+    for x in samples.view(draws, 3).tolist():
         counts[tuple(x)] += 1
     observed = np.array(list(counts.values()), float)
     wanted = draws * np.array(list(expected[0].values()))
@@ -201,27 +210,27 @@ def test_samples_come_as_often_as_they_should(case):
     assert torch.special.gammaincc(degrees, half).item() > 1e-6
 
 
-def test_predictions_are_the_chain_rule(case):
+def test_predictions_follow_the_chain_rule(case):
     """Each term is log p(x_i | x_<i), later blanks unknown; their sum is the joint's."""
     system, batch, masked, _, expected = case
     view = system.objective.fill_view(batch, masked)
     with torch.no_grad():
         terms = system.target_log_probs(view).to_dense()
-    for row, places in MASKED.items():
-        x = tuple(SENTENCES[row][place] for place in places)
+    for row, positions in MASKED.items():
+        x = tuple(SENTENCES[row][position] for position in positions)
         before = 1.0
-        for number, place in enumerate(places, 1):
+        for number, position in enumerate(positions, 1):
             mass = math.fsum(p for y, p in expected[row].items() if y[:number] == x[:number])
-            assert terms[row, place].item() == pytest.approx(math.log(mass / before), abs=1e-5)
+            assert terms[row, position].item() == pytest.approx(math.log(mass / before), abs=1e-5)
             before = mass
         assert terms[row].sum().item() == pytest.approx(math.log(expected[row][x]), abs=1e-5)
     assert terms[3].eq(0).all()
 
 
-def test_the_gradient_is_that_of_the_probability():
+def test_gradient_equals_finite_differences():
     """By differences, in double precision, of all the emission's parameters along one direction."""
-    for ties in ("chain", "tree"):
-        system, (batch, masked) = build(ties).double(), asked()
+    for dependencies in ("chain", "tree"):
+        system, (batch, masked) = build(dependencies).double(), masked_batch()
         tokens = filled(0, (5, 6, 8))
 
         def value(system=system, batch=batch, masked=masked, tokens=tokens) -> torch.Tensor:
@@ -229,20 +238,22 @@ def test_the_gradient_is_that_of_the_probability():
 
         parameters = list(system.emission.parameters())
         generator = torch.Generator().manual_seed(1)
-        ways = [torch.randn(p.shape, generator=generator).to(p) for p in parameters]
+        directions = [torch.randn(p.shape, generator=generator).to(p) for p in parameters]
         gradients = torch.autograd.grad(value(), parameters)
-        expected = sum((g * way).sum() for g, way in zip(gradients, ways, strict=True))
+        expected = sum(
+            (g * direction).sum() for g, direction in zip(gradients, directions, strict=True)
+        )
         step, values = 1e-6, []
         with torch.no_grad():
             for sign in (1, -2):
-                for parameter, way in zip(parameters, ways, strict=True):
-                    parameter.add_(way, alpha=sign * step)
+                for parameter, direction in zip(parameters, directions, strict=True):
+                    parameter.add_(direction, alpha=sign * step)
                 values.append(value().item())
         assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_one_state_is_the_independent_product():
-    system, (batch, masked) = build(states=1), asked()
+def test_one_state_equals_the_independent_product():
+    system, (batch, masked) = build(states=1), masked_batch()
     with torch.no_grad():
         joint = system.joint_fill(batch, masked)
         single = system.fill(batch, masked).log_probs
@@ -252,19 +263,21 @@ def test_one_state_is_the_independent_product():
     torch.testing.assert_close(joint.log_prob(tokens), torch.stack(sums))
 
 
-def test_a_tree_whose_parents_are_the_neighbours_is_a_chain():
+def test_tree_of_neighbours_equals_the_chain():
     generator = torch.Generator().manual_seed(0)
     unary = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64)
     pairwise = torch.randn(3, 4, 4, 4, generator=generator, dtype=torch.float64)
     lengths, parents = torch.tensor([5, 2, 1]), torch.tensor([0, 0, 1, 2, 3])
     for semiring in (MAX, ENTROPY):
         expected = linear_chain.total(unary, pairwise, semiring=semiring, lengths=lengths)
-        found = state_joint.tree_total(unary, pairwise, parents, semiring=semiring, lengths=lengths)
-        torch.testing.assert_close(found, expected)
+        actual = state_joint.tree_total(
+            unary, pairwise, parents, semiring=semiring, lengths=lengths
+        )
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("tree", [False, True])
-def test_sums_by_products_are_the_sums_of_the_dynamic_program(tree):
+def test_state_sums_equal_the_dynamic_program(tree):
     generator = torch.Generator().manual_seed(0)
     unary = (torch.randn(2, 4, 5, 3, generator=generator) * 3).double().requires_grad_()
     links = (torch.randn(4, 4, 3, 3, generator=generator) * 3).double().requires_grad_()
@@ -277,11 +290,11 @@ def test_sums_by_products_are_the_sums_of_the_dynamic_program(tree):
         return state_joint.tree_total(unary, links, parents, lengths=lengths)
 
     expected = torch.stack([clear(each) for each in unary])
-    found = state_sums(unary, links, lengths, parents)
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    actual = state_sums(unary, links, lengths, parents)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)
     weights = torch.randn(2, 4, generator=generator).double()
     for a, b in zip(
-        torch.autograd.grad((found * weights).sum(), (unary, links)),
+        torch.autograd.grad((actual * weights).sum(), (unary, links)),
         torch.autograd.grad((expected * weights).sum(), (unary, links)),
         strict=True,
     ):
@@ -289,7 +302,7 @@ def test_sums_by_products_are_the_sums_of_the_dynamic_program(tree):
 
 
 @pytest.mark.parametrize("parents", [(-1, 0, 1, 2), (-1, 0, 0, 1), (-1, 0, 1, 0), (-1, 0, 0, 0)])
-def test_the_search_finds_all_fillings_in_order_on_any_tree(parents):
+def test_best_first_search_ranks_all_fillings_on_any_tree(parents):
     generator = torch.Generator().manual_seed(2)
     tokens = [torch.randn(3, 3, generator=generator) * 2 for _ in parents]
     links = [torch.randn(3, 3, generator=generator) * 2 for _ in parents[1:]]
@@ -302,18 +315,18 @@ def test_the_search_finds_all_fillings_in_order_on_any_tree(parents):
         scores[x] = math.log(math.fsum(map(math.exp, terms)))
     order = sorted(scores, key=lambda x: -scores[x])
     search = BestFirstSearch(tokens, links, parents)
-    found = search.ranked(81)
-    assert [each.tokens for each in found] == order
-    assert [each.score for each in found] == pytest.approx([scores[x] for x in order])
+    result = search.ranked(81)
+    assert [each.tokens for each in result] == order
+    assert [each.score for each in result] == pytest.approx([scores[x] for x in order])
     # Given up at once, a beam as wide as the space still finds them, and says that it is not sure.
-    given_up = search.ranked(81, most=0)
+    given_up = search.ranked(81, max_expansions=0)
     assert [each.tokens for each in given_up] == order
     assert not any(each.proven for each in given_up)
 
 
-@pytest.mark.parametrize("ties", ["chain", "tree"])
-def test_a_country_goes_with_its_capital(ties):
-    """000's case: p(中国, 北京) > p(中国, 北黎), nearer to the truth than any product can be."""
+@pytest.mark.parametrize("dependencies", ["chain", "tree"])
+def test_joint_fill_pairs_countries_with_capitals(dependencies):
+    """p(中国, 北京) > p(中国, 北黎), nearer to the truth than any product can be."""
     pairs = ["中国北京", "法国巴黎", "日本东京", "英国伦敦", "韩国首尔", "泰国曼谷"]
     letters = sorted(set("".join(pairs)))
     vocabulary = Vocabulary(size=6 + len(letters))
@@ -323,7 +336,7 @@ def test_a_country_goes_with_its_capital(ties):
     module = system_module("span-joint")
     sizes = {"width": 32, "layers": 1, "heads": 2, "length": 8, "states": 12, "rank": 8}
     still = {"dropout": 0.0, "attention_dropout": 0.0}
-    system = module.build(module.Config(dependencies=ties, **sizes, **still), vocabulary)
+    system = module.build(module.Config(dependencies=dependencies, **sizes, **still), vocabulary)
     optimizer = torch.optim.Adam(system.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(0)
     many = batch.select(list(range(6)) * 4)

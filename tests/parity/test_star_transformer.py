@@ -44,7 +44,7 @@ class Loops:
     def read(self, tokens: list[int]) -> np.ndarray:
         table = self.weights["embedding.positions.table.weight"]
         vectors = self.weights["embedding.tokens.weight"]
-        inputs = [vectors[token] + table[place] for place, token in enumerate(tokens)]
+        inputs = [vectors[token] + table[position] for position, token in enumerate(tokens)]
         words, relay, count = list(inputs), sum(inputs) / len(inputs), len(inputs)
         for layer in range(self.settings["layers"]):
             updated = []
@@ -63,14 +63,14 @@ class Loops:
                 relay = self.norm(f"layers.{layer}.relay_norm", np.maximum(output, 0))
         return np.array(words)
 
-    def attend(self, name: str, asking: np.ndarray, context: list[np.ndarray]) -> np.ndarray:
-        width, heads = len(asking), self.settings["heads"]
+    def attend(self, name: str, query_input: np.ndarray, context: list[np.ndarray]) -> np.ndarray:
+        width, heads = len(query_input), self.settings["heads"]
         size = width // heads
         project = (
             self.weights[f"{name}.qkv_projection.weight"],
             self.weights[f"{name}.qkv_projection.bias"],
         )
-        query = (project[0] @ asking + project[1])[:width]
+        query = (project[0] @ query_input + project[1])[:width]
         keys = [(project[0] @ each + project[1])[width : 2 * width] for each in context]
         values = [(project[0] @ each + project[1])[2 * width :] for each in context]
         joined = []
@@ -100,21 +100,21 @@ def view_of(texts: list[list[int]]) -> View:
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 @torch.no_grad()
-def test_hidden_states_are_those_of_the_loops(settings: dict):
+def test_hidden_states_equal_numpy_loops(settings: dict):
     """Four texts of different lengths in one batch, one of two words: neighbours come twice."""
     system = build(**settings)
     texts = [[2, 7, 9, 22, 5, 6, 3], [2, 14, 8, 3], [2, 3], [5]]
-    found = system.hidden(view_of(texts)).values
+    actual = system.hidden(view_of(texts)).values
     for row, text in enumerate(texts):
         expected = Loops(system, settings).read(text)
         if len(text) > 2:
             assert expected.std() > 0.5
-        difference = np.abs(found[row, : len(text)].numpy() - expected).max()
+        difference = np.abs(actual[row, : len(text)].numpy() - expected).max()
         assert difference < 1e-4
 
 
 @torch.no_grad()
-def test_a_word_reaches_all_others_over_the_relay_in_two_layers():
+def test_relay_connects_all_words_in_two_layers():
     """In one layer only neighbours move, but for the relay's mean of all embeddings."""
     system = build(width=12, layers=2, heads=2)
     text = [2, *range(5, 20), 3]
@@ -124,14 +124,14 @@ def test_a_word_reaches_all_others_over_the_relay_in_two_layers():
 
 
 def flops(system: MaskedLM, time: int) -> int:
-    """Multiply-adds of a pass that notes its attention: the counter can't see fused kernels."""
+    """Multiply-adds of a pass that records its attention: the counter can't see fused kernels."""
     view = view_of([[5] * time])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         system.backbone.capture_internals(view)
     return counter.get_total_flops()
 
 
-def test_the_cost_is_linear_in_the_length():
+def test_flops_are_linear_in_length():
     """Each further word costs as many multiply-adds as the one before; in BERT more and more."""
     star = star_transformer.build(
         star_transformer.Config(width=16, layers=3, heads=2, length=256), VOCABULARY
@@ -147,7 +147,7 @@ def test_the_cost_is_linear_in_the_length():
     assert second > first > 0
 
 
-def test_it_reveals_how_attention_is_divided():
+def test_captured_attention_shares():
     """Shares sum to one over the slots; the relay's over the words are what it leaves itself."""
     system, text = build(width=12, layers=2, heads=2), [2, 7, 9, 22, 3]
     captures = system.backbone.capture_internals(view_of([text]))

@@ -1,4 +1,4 @@
-"""The cells with switches against their formulas written once more in numpy, from raw weights."""
+"""The cells with switches against their formulas in numpy, from raw weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def softmax(x):
 
 
 def weights_of(cell):
-    """Every parameter as numpy; what the cell does not have is zero, wherever it would stand."""
+    """Every parameter as numpy; parameters that the cell lacks are zero."""
     values = {name: p.detach().numpy() for name, p in cell.named_parameters()}
     return lambda name: values.get(name, np.zeros(()))
 
@@ -70,7 +70,7 @@ MINIMAL_SETS = [(), *[(k,) for k in range(8)], (0, 2, 4, 5), (0, 4, 5), (2, 3, 4
 
 
 @pytest.mark.parametrize("off", MINIMAL_SETS, ids=str)
-def test_minimal_gru_is_the_formula_with_those_terms_zero(off):
+def test_minimal_gru_equals_formula_with_terms_switched_off(off):
     cell = random_cell(MinimalGRUCell, off)
     inputs, start = data()
     outputs, (last,) = cell(inputs, cell.state_from_free((start,)))
@@ -79,7 +79,7 @@ def test_minimal_gru_is_the_formula_with_those_terms_zero(off):
     np.testing.assert_allclose(last.detach().numpy(), expected[:, -1], atol=1e-12)
 
 
-def test_one_minimal_step_by_hand():
+def test_minimal_gru_step_by_hand():
     """Width 1, x = 1, h = 0.5; U_f = 1, V_f = 2, b_f = -1, U_h = 0.5, V_h = 4, b_h = 0.25."""
     cell = MinimalGRUCell(1, 1)
     for name, value in zip(PARAMETERS.values(), (1.0, 2.0, -1.0, 0.5, 4.0, 0.25), strict=True):
@@ -91,12 +91,12 @@ def test_one_minimal_step_by_hand():
 
 
 @pytest.mark.parametrize("switch", range(8))
-def test_a_switch_takes_its_parameters_and_no_others(switch):
+def test_switch_removes_only_its_own_parameters(switch):
     intact = {name: p.shape for name, p in MinimalGRUCell(INPUT, WIDTH).named_parameters()}
     left = {n: p.shape for n, p in MinimalGRUCell(INPUT, WIDTH, off=(switch,)).named_parameters()}
     if switch == 6:  # the share that is kept has no parameters
         gone = set()
-    elif switch == 7:  # without the candidate nothing reads what made it
+    elif switch == 7:  # without the candidate its parameters are unused
         gone = {"candidate_input", "candidate_hidden", "candidate_bias"}
     else:
         gone = {PARAMETERS[switch]}
@@ -104,7 +104,7 @@ def test_a_switch_takes_its_parameters_and_no_others(switch):
 
 
 def mgru(cell, inputs, h, off):
-    """DLM47 step by step, by the table of its switches."""
+    """The mGRU step by step, by the table of its switches."""
     w, on = weights_of(cell), [k not in off for k in range(12)]
     outputs, states, gates, earlier = [], [], [], [h]
     for x in inputs.transpose(1, 0, 2):
@@ -157,19 +157,19 @@ MGRU_SETS += [(2, 5), (3, 5), (4, 6, 7, 8), (5, 10)]
 
 
 @pytest.mark.parametrize("off", MGRU_SETS, ids=str)
-def test_mgru_is_the_formula_of_its_switches(off):
+def test_mgru_equals_formula_for_each_switch_set(off):
     cell = random_cell(MGRUCell, off)
     inputs, start = data()
-    begun = start if 4 not in off else start.sigmoid()
+    initial = start if 4 not in off else start.sigmoid()
     outputs, state = cell(inputs, cell.state_from_free((start,)))
-    expected, states, gates = mgru(cell, inputs.numpy(), begun.numpy(), off)
+    expected, states, gates = mgru(cell, inputs.numpy(), initial.numpy(), off)
     np.testing.assert_allclose(outputs.detach().numpy(), expected, atol=1e-12)
     np.testing.assert_allclose(state[0].detach().numpy(), states[:, -1], atol=1e-12)
     captured = cell.gates(inputs, cell.state_from_free((start,)))["update gate"]
     np.testing.assert_allclose(captured.detach().numpy(), gates, atol=1e-12)
 
 
-def test_intact_mgru_is_the_minimal_gru_without_0_2_4_5():
+def test_intact_mgru_equals_minimal_gru_without_0_2_4_5():
     short, long = random_cell(MGRUCell), random_cell(MinimalGRUCell, (0, 2, 4, 5))
     long.load_state_dict(short.state_dict())
     inputs, start = data()
@@ -178,7 +178,7 @@ def test_intact_mgru_is_the_minimal_gru_without_0_2_4_5():
 
 @pytest.mark.parametrize("off", [(4, 6), (4, 6, 10), (4, 6, 11)], ids=str)
 def test_states_stay_between_zero_and_one(off):
-    """h' is a mean of j and g, which lie in [0, 1] if the start does; free numbers begin it."""
+    """h' is a mean of j and g, which lie in [0, 1] as the initial state does."""
     cell = random_cell(MGRUCell, off)
     inputs, start = data()
     states = [state[0] for state, _ in cell.steps(30 * inputs, cell.state_from_free((30 * start,)))]
@@ -186,7 +186,7 @@ def test_states_stay_between_zero_and_one(off):
     assert 0 <= values.min() < 0.01 and 0.99 < values.max() <= 1
 
 
-def test_mgru_switches_take_their_parameters_and_attention_brings_its_own():
+def test_mgru_switches_add_and_remove_parameters():
     def names(*off):
         return {name for name, _ in MGRUCell(INPUT, WIDTH, off=off).named_parameters()}
 
@@ -199,10 +199,10 @@ def test_mgru_switches_take_their_parameters_and_attention_brings_its_own():
 
 
 @pytest.mark.parametrize("off", [(), (10,), (11,)], ids=str)
-@pytest.mark.parametrize("reach", [3, 50])
-def test_in_two_parts_equals_at_once(off, reach):
-    """The state carries what the attention needs, also where its reach is shorter than the text."""
-    cell = random_cell(MGRUCell, off, reach=reach)
+@pytest.mark.parametrize("span", [3, 50])
+def test_continuing_from_a_state_equals_one_pass(off, span):
+    """The state carries what the attention needs, also where its span is shorter than the text."""
+    cell = random_cell(MGRUCell, off, attention_span=span)
     inputs, start = data()
     whole, _ = cell(inputs, cell.state_from_free((start,)))
     first, state = cell(inputs[:, :4], cell.state_from_free((start,)))
@@ -210,8 +210,8 @@ def test_in_two_parts_equals_at_once(off, reach):
     torch.testing.assert_close(torch.cat([first, second], 1), whole, atol=1e-12, rtol=0)
 
 
-def test_a_short_reach_forgets_the_start():
-    cell = random_cell(MGRUCell, (10,), reach=2)
+def test_short_attention_span_drops_old_states():
+    cell = random_cell(MGRUCell, (10,), attention_span=2)
     inputs, start = data()
     _, state = cell(inputs, cell.state_from_free((start,)))
     assert state[1].shape == (ROWS, 1, 2, WIDTH)
@@ -230,7 +230,7 @@ def test_a_short_reach_forgets_the_start():
         (MGRUCell, (2, 10), "nothing reads the attention"),
     ],
 )
-def test_sets_that_mean_nothing_are_refused(kind, off, words):
+def test_invalid_switch_sets_are_refused(kind, off, words):
     with pytest.raises(UserError, match=words):
         kind(INPUT, WIDTH, off=off)
 
@@ -246,7 +246,7 @@ def test_sets_that_mean_nothing_are_refused(kind, off, words):
         ("mgru", (1, 4), False),
     ],
 )
-def test_which_cells_never_leave_zero(name, off, stays):
+def test_can_leave_zero_predicts_zero_states(name, off, stays):
     torch.manual_seed(0)
     cell = build_cell(name, INPUT, WIDTH, off)
     for parameter in cell.parameters():
@@ -256,7 +256,7 @@ def test_which_cells_never_leave_zero(name, off, stays):
     assert bool((outputs == 0).all()) is stays
 
 
-def test_cells_by_name():
+def test_build_cell_by_name():
     assert build_cell("mgru", 4, 6, "tanh,6").off == {4, 6}
     assert build_cell("gru-minimal", 4, 6, ["gate-input", 4]).off == {0, 4}
     for name in ("rnn", "linear", "lstm", "lstm-peephole", "lstm-coupled", "gru", "gru-notes"):
@@ -270,7 +270,7 @@ def test_cells_by_name():
         build_cell("gruu", 4, 6)
 
 
-def test_switches_by_number_and_name():
+def test_parse_switches_by_number_and_name():
     assert parse_switches("6,4", MGRU_SWITCHES) == (4, 6)
     assert parse_switches("candidate_bias, gate-input,0", MINIMAL_GRU_SWITCHES) == (0, 5)
     assert parse_switches("-1", MGRU_SWITCHES) == parse_switches((), MGRU_SWITCHES) == ()

@@ -40,12 +40,12 @@ def build(seed: int = 0, **settings):
     return system.eval()
 
 
-def draw(rows: int, time: int, seed: int = 1) -> Tensor:
+def random_tokens(rows: int, time: int, seed: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(5, VOCABULARY.size, (rows, time), generator=generator)
 
 
-def show(tokens: Tensor) -> View:
+def causal_view(tokens: Tensor) -> View:
     lengths = torch.full((len(tokens),), tokens.shape[1])
     return View(inputs=tokens, lengths=lengths, attention_mask=CausalMask())
 
@@ -60,13 +60,13 @@ def sinusoid(distance: int, width: int) -> np.ndarray:
 
 
 def equation_3(past: np.ndarray, here: np.ndarray, weights: dict[str, np.ndarray]) -> np.ndarray:
-    """(H, T, past + T) attention of one layer, term by term, place by place; `past` is h̃'s first.
+    """(H, T, past + T) attention of one layer, term by term; `past` is the first part of h̃.
 
     Rows of W_q, W_kE and W_kR belong to the heads one after another; so do u and v.
     """
     inputs = np.concatenate([past, here])
     heads, size = weights["u"].shape
-    found = np.zeros((heads, len(here), len(inputs)))
+    result = np.zeros((heads, len(here), len(inputs)))
     for head in range(heads):
         own = slice(head * size, (head + 1) * size)
         w_q, w_ke, w_kr = (weights[name][own] for name in ("W_q", "W_kE", "W_kR"))
@@ -80,8 +80,8 @@ def equation_3(past: np.ndarray, here: np.ndarray, weights: dict[str, np.ndarray
                 c = u @ w_ke @ e_j
                 d = v @ w_kr @ r
                 scores.append(math.exp((a + b + c + d) / math.sqrt(size)))
-            found[head, t, : i + 1] = np.array(scores) / sum(scores)
-    return found
+            result[head, t, : i + 1] = np.array(scores) / sum(scores)
+    return result
 
 
 def weights_of(system) -> dict[str, np.ndarray]:
@@ -100,23 +100,23 @@ def weights_of(system) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("past", [0, 4])
-def test_attention_is_equation_3_by_loops(past: int, training: bool):
+def test_attention_equals_equation_3_by_loops(past: int, training: bool):
     system = build(layers=1).train(training)
-    backbone, tokens = system.backbone, draw(1, past + 5)
-    memory = backbone(show(tokens[:, :past])).state if past else None
+    backbone, tokens = system.backbone, random_tokens(1, past + 5)
+    memory = backbone(causal_view(tokens[:, :past])).state if past else None
     record: dict = {}
     with torch.no_grad():
-        backbone._read(show(tokens[:, past:]), memory, record)
+        backbone._encode(causal_view(tokens[:, past:]), memory, record)
         vectors = system.backbone.embedding.tokens(tokens)[0].double().numpy() * math.sqrt(12)
     expected = equation_3(vectors[:past], vectors[past:], weights_of(system))
     assert expected.shape == (2, 5, past + 5) and expected.std() > 0.1
-    found = record["layer 1 attention"].values[0].double().numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
+    actual = record["layer 1 attention"].values[0].double().numpy()
+    np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=0)
 
 
-def test_the_four_terms_all_count():
-    """So that the comparison above could tell if one of them were missing."""
-    system, tokens = build(layers=1), draw(1, 6)
+def test_all_four_attention_terms_matter():
+    """So that the comparison above would fail if one of them were missing."""
+    system, tokens = build(layers=1), random_tokens(1, 6)
     vectors = system.backbone.embedding.tokens(tokens)[0].detach().double().numpy()
     weights = weights_of(system)
     whole = equation_3(vectors[:0], vectors, weights)
@@ -130,25 +130,27 @@ def test_the_four_terms_all_count():
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("sizes", [(5, 4, 8), (1, 1, 15), (16, 1)], ids=str)
-def test_segments_with_a_memory_of_all_the_past_are_full_attention(sizes, training: bool):
-    system, tokens = build().train(training), draw(3, 17)
+def test_segments_with_full_memory_equal_full_attention(sizes, training: bool):
+    system, tokens = build().train(training), random_tokens(3, 17)
     with torch.no_grad():
-        whole = system.backbone(show(tokens)).values
-        state, read = None, []
+        whole = system.backbone(causal_view(tokens)).values
+        state, outputs = None, []
         for part in tokens.split(list(sizes), 1):
-            hidden = system.backbone(show(part), state)
+            hidden = system.backbone(causal_view(part), state)
             state = hidden.state
-            read.append(hidden.values)
-    torch.testing.assert_close(torch.cat(read, 1), whole, atol=1e-5, rtol=0)
+            outputs.append(hidden.values)
+    torch.testing.assert_close(torch.cat(outputs, 1), whole, atol=1e-5, rtol=0)
     assert state["positions"].tolist() == [list(range(-17, 0))] * 3
 
 
-def test_a_view_longer_than_a_segment_is_read_as_one_segment_after_another():
-    tokens = draw(2, 17)
+def test_long_view_is_processed_segment_by_segment():
+    tokens = random_tokens(2, 17)
     cut, whole = (build(length=length).train() for length in (5, 100))
     with torch.no_grad():
-        found = cut.backbone(show(tokens)).values
-        torch.testing.assert_close(found, whole.backbone(show(tokens)).values, atol=1e-5, rtol=0)
+        result = cut.backbone(causal_view(tokens)).values
+        torch.testing.assert_close(
+            result, whole.backbone(causal_view(tokens)).values, atol=1e-5, rtol=0
+        )
 
 
 def loss_of(values: Tensor) -> Tensor:
@@ -158,7 +160,7 @@ def loss_of(values: Tensor) -> Tensor:
 
 
 def embedded(system) -> list[Tensor]:
-    """What the embedding gives from now on, as leaves that a gradient can be asked for."""
+    """What the embedding gives from now on, as leaves with a gradient."""
     vectors: list[Tensor] = []
     system.backbone.embedding.tokens.weight.requires_grad_(False)
     system.backbone.embedding.register_forward_hook(
@@ -167,52 +169,54 @@ def embedded(system) -> list[Tensor]:
     return vectors
 
 
-def test_no_gradient_goes_into_the_memory():
+def test_memory_gets_no_gradient():
     """∂ loss(second segment) / ∂ (embeddings of the first): none; at once, as one segment, some."""
-    tokens, system = draw(2, 9), build().train()
+    tokens, system = random_tokens(2, 9), build().train()
     vectors = embedded(system)
-    first = system.backbone(show(tokens[:, :5]))
+    first = system.backbone(causal_view(tokens[:, :5]))
     assert not any(each.requires_grad for each in first.state.tensors.values())
-    loss = loss_of(system.backbone(show(tokens[:, 5:]), first.state).values)
+    loss = loss_of(system.backbone(causal_view(tokens[:, 5:]), first.state).values)
     memory, own = torch.autograd.grad(loss, vectors, allow_unused=True)
     assert memory is None and own.abs().max() > 0.1
     vectors.clear()
-    loss = loss_of(system.backbone(show(tokens)).values[:, 5:])
+    loss = loss_of(system.backbone(causal_view(tokens)).values[:, 5:])
     [at_once] = torch.autograd.grad(loss, vectors)
     assert at_once[:, :5].abs().max() > 0.1
 
 
-def test_the_maps_that_read_the_memory_get_its_gradient():
+def test_projections_of_the_memory_get_gradients():
     """In one layer the memory is of embeddings, and they are held fixed: so all maps must have the
     gradient of full attention, of which the memory's part is not small."""
-    tokens, system = draw(2, 9), build(layers=1).train()
+    tokens, system = random_tokens(2, 9), build(layers=1).train()
     embedded(system)
     parameters = list(system.backbone.stack.parameters())
-    state = system.backbone(show(tokens[:, :5])).state
+    state = system.backbone(causal_view(tokens[:, :5])).state
     after, whole, alone = (
         torch.autograd.grad(loss_of(values), parameters)
         for values in (
-            system.backbone(show(tokens[:, 5:]), state).values,
-            system.backbone(show(tokens)).values[:, 5:],
-            system.backbone(show(tokens[:, 5:])).values,
+            system.backbone(causal_view(tokens[:, 5:]), state).values,
+            system.backbone(causal_view(tokens)).values[:, 5:],
+            system.backbone(causal_view(tokens[:, 5:])).values,
         )
     )
     for one, expected in zip(after, whole, strict=True):
         torch.testing.assert_close(one, expected, atol=1e-4, rtol=1e-4)
     named = [name for name, _ in system.backbone.stack.named_parameters()]
     for name in ("project.weight", "positions.project.weight", "position_bias"):
-        place = next(place for place, each in enumerate(named) if each.endswith(name))
-        assert (after[place] - alone[place]).abs().max() > 0.1, name
+        position = next(position for position, each in enumerate(named) if each.endswith(name))
+        assert (after[position] - alone[position]).abs().max() > 0.1, name
 
 
-def test_reading_two_segments_at_once_stops_the_gradient_as_well():
+def test_gradient_stops_between_segments_of_one_view():
     """One view of two segments has the gradients of two views, the second given the memory."""
-    system, tokens = build(length=5).train(), draw(2, 9)
+    system, tokens = build(length=5).train(), random_tokens(2, 9)
     parameters = list(system.backbone.stack.parameters())
-    at_once = torch.autograd.grad(loss_of(system.backbone(show(tokens)).values[:, 5:]), parameters)
+    at_once = torch.autograd.grad(
+        loss_of(system.backbone(causal_view(tokens)).values[:, 5:]), parameters
+    )
     with torch.no_grad():
-        state = system.backbone(show(tokens[:, :5])).state
-    after = system.backbone(show(tokens[:, 5:]), state).values
+        state = system.backbone(causal_view(tokens[:, :5])).state
+    after = system.backbone(causal_view(tokens[:, 5:]), state).values
     expected = torch.autograd.grad(loss_of(after), parameters)
     assert max(each.abs().max() for each in expected) > 1
     for one, other in zip(at_once, expected, strict=True):
@@ -223,9 +227,9 @@ def test_reading_two_segments_at_once_stops_the_gradient_as_well():
 
 
 @pytest.mark.parametrize("memory", [0, 1, 3, 100])
-def test_stepping_is_reading_at_once_however_long_the_memory(memory: int):
-    """Also where it is shorter than the text: each place sees so many before it in both."""
-    system, tokens = build(eval_memory_length=memory, length=4), draw(2, 80)
+def test_stepping_equals_one_pass_for_any_memory_length(memory: int):
+    """Also where it is shorter than the text: each position attends to as many before it."""
+    system, tokens = build(eval_memory_length=memory, length=4), random_tokens(2, 80)
     batch = Batch.collate([[VOCABULARY.start, *row] for row in tokens.tolist()], pad=0)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token
@@ -237,18 +241,18 @@ def test_stepping_is_reading_at_once_however_long_the_memory(memory: int):
 
 
 @pytest.mark.parametrize("memory", [0, 2, 7])
-def test_what_is_scored_does_not_depend_on_how_it_is_cut(memory: int):
-    tokens, scores = draw(2, 30), []
+def test_hidden_states_do_not_depend_on_segmentation(memory: int):
+    tokens, scores = random_tokens(2, 30), []
     for sizes in ([30], [1] * 30, [7, 2, 21], [20, 10]):
         system = build(eval_memory_length=memory, length=6)
-        state, read = None, []
+        state, outputs = None, []
         with torch.no_grad():
             for part in tokens.split(sizes, 1):
-                hidden = system.backbone(show(part), state)
+                hidden = system.backbone(causal_view(part), state)
                 state = hidden.state
-                read.append(hidden.values)
+                outputs.append(hidden.values)
         assert state["positions"].shape == (2, memory)
-        scores.append(torch.cat(read, 1))
+        scores.append(torch.cat(outputs, 1))
     for other in scores[1:]:
         torch.testing.assert_close(other, scores[0], atol=1e-4, rtol=0)
 
@@ -299,35 +303,35 @@ def copy_layer(theirs, block, shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("clamp_length", [0, 3])
-def test_four_segments_with_a_short_memory_are_those_of_xlnet(clamp_length: int):
+def test_segments_with_short_memory_equal_xlnet(clamp_length: int):
     system = build(memory=6, clamp_length=clamp_length, untied_position_biases=True).train()
     theirs = xlnet_twin(system, memory=6)
     theirs.clamp_len = clamp_length or -1
     state, mems = None, None
     with torch.no_grad():
-        for part in draw(2, 19).split([4, 5, 3, 7], 1):
-            hidden = system.backbone(show(part), state)
+        for part in random_tokens(2, 19).split([4, 5, 3, 7], 1):
+            hidden = system.backbone(causal_view(part), state)
             answer = theirs(part, mems=mems, use_mems=True)
             torch.testing.assert_close(hidden.values, answer.last_hidden_state, atol=1e-4, rtol=0)
             state, mems = hidden.state, answer.mems
-            kept = torch.stack([state[f"layer.{layer + 1}"] for layer in range(3)])
+            stored_memory = torch.stack([state[f"layer.{layer + 1}"] for layer in range(3)])
             # Theirs has the time first.
-            torch.testing.assert_close(kept, torch.stack(mems).transpose(1, 2)[:3])
+            torch.testing.assert_close(stored_memory, torch.stack(mems).transpose(1, 2)[:3])
 
 
-def test_the_sight_of_evaluation_is_the_same_length_of_xlnet():
-    """Theirs counts as many places back as there are in the memory, so this begins when it is full:
+def test_evaluation_attention_span_equals_xlnet_same_length():
+    """Theirs attends back as far as its memory is long, so it starts when that is full:
     a first segment of that length sees no further back than that anyway."""
     system = build(eval_memory_length=6)
     theirs = xlnet_twin(system, memory=6)
-    tokens = draw(2, 17)
+    tokens = random_tokens(2, 17)
     with torch.no_grad():
-        found = system.backbone(show(tokens)).values
+        result = system.backbone(causal_view(tokens)).values
         first = theirs(tokens[:, :6], use_mems=True)
-        read, mems = [first.last_hidden_state], first.mems
+        outputs, mems = [first.last_hidden_state], first.mems
         theirs.same_length = True
         for part in tokens[:, 6:].split([5, 6], 1):
             answer = theirs(part, mems=mems, use_mems=True)
-            read.append(answer.last_hidden_state)
+            outputs.append(answer.last_hidden_state)
             mems = answer.mems
-    torch.testing.assert_close(found, torch.cat(read, 1), atol=1e-4, rtol=0)
+    torch.testing.assert_close(result, torch.cat(outputs, 1), atol=1e-4, rtol=0)

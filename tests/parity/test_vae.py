@@ -19,7 +19,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import VariationalAutoencoder
-from lmlab.training.run_folder import build_system, build_tiny
+from lmlab.training.system_building import build_system, build_tiny
 
 VOCABULARY = Vocabulary(size=7)
 START, END, A, B = 2, 3, 5, 6
@@ -86,7 +86,7 @@ def scored(
 @pytest.mark.parametrize(
     ("name", "posterior"), [*((name, "gaussian") for name in SYSTEMS), ("gru-vae", "full-gaussian")]
 )
-def test_elbo_is_below_importance_is_below_exact(name: str, posterior: str):
+def test_elbo_below_importance_bound_below_exact(name: str, posterior: str):
     """On average over seeds, the more points the tighter (Burda et al. 2016, theorem 1)."""
     batch, seeds = batch_of(SENTENCES), range(60)
     system = tiny(name, latent=1, posterior=posterior)
@@ -113,19 +113,19 @@ def error_in_mean(differences: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_the_importance_bound_tends_to_the_integral(name: str):
+def test_importance_bound_converges_to_the_integral(name: str):
     """With a posterior wider than the prior, whose weights are bounded, 4,096 points suffice."""
     batch, system = batch_of(SENTENCES), tiny(name, latent=1)
     with torch.no_grad():
         system.objective.to_posterior.weight.zero_()
         system.objective.to_posterior.bias.copy_(torch.tensor([0.2, 0.5]))
-    found = scored(system, batch, "importance", 4096)
-    np.testing.assert_allclose(found, by_quadrature(system, batch), atol=2e-3)
-    assert (scored(system, batch, "elbo", 4096) < found).all()
+    result = scored(system, batch, "importance", 4096)
+    np.testing.assert_allclose(result, by_quadrature(system, batch), atol=2e-3)
+    assert (scored(system, batch, "elbo", 4096) < result).all()
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_elbo_is_the_exact_value_less_the_divergence_of_the_posteriors(name: str):
+def test_elbo_gap_is_the_posterior_kl_divergence(name: str):
     """log p - ELBO = KL(q(z|s) || p(z|s)): the gap by quadrature over z, term by term."""
     batch, system = batch_of(SENTENCES[:2]), tiny(name, latent=1)
     exact = by_quadrature(system, batch)
@@ -142,7 +142,7 @@ def test_elbo_is_the_exact_value_less_the_divergence_of_the_posteriors(name: str
 
 
 @pytest.mark.parametrize("bits", [1, 3])
-def test_bits_sum_over_all_of_them(bits: int):
+def test_bernoulli_importance_bound_converges_to_the_sum(bits: int):
     """p(s) = 2^-L Σ_z p(s | z); the importance-weighted bound tends to it, the ELBO is below."""
     batch, system = batch_of(SENTENCES), tiny("gru-vae", latent=bits, posterior="bernoulli")
     rows = []
@@ -158,7 +158,7 @@ def test_bits_sum_over_all_of_them(bits: int):
     assert (elbo < exact - 1e-3).any()
 
 
-def test_the_elbo_of_bits_by_enumeration():
+def test_bernoulli_elbo_equals_enumeration():
     """Σ_z q(z) log p(s | z) - KL, with q and the KL from the log-odds by arithmetic."""
     batch, system = batch_of(SENTENCES), tiny("gru-vae", latent=2, posterior="bernoulli")
     with torch.no_grad():
@@ -173,8 +173,8 @@ def test_the_elbo_of_bits_by_enumeration():
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_over_all_sentences_the_exact_values_sum_to_one(name: str):
-    """Complete ones of at most 3 tokens and unfinished ones of 3: so the integral is a law."""
+def test_exact_probabilities_sum_to_one(name: str):
+    """Complete ones of at most 3 tokens and unfinished ones of 3: a distribution."""
     inner = [1, A, B]
     complete = [
         [START, *body, END] for n in range(3) for body in itertools.product(inner, repeat=n)
@@ -188,20 +188,20 @@ def test_over_all_sentences_the_exact_values_sum_to_one(name: str):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_it_samples_by_the_integral(name: str):
-    """Frequencies of 4,000 draws against p(s) by quadrature: Pearson's statistic, p > 1e-6."""
-    inner, drawn = [1, A, B], 4000
+def test_samples_follow_the_integral(name: str):
+    """Frequencies of 4,000 samples against p(s) by quadrature: Pearson's statistic, p > 1e-6."""
+    inner, sample_count = [1, A, B], 4000
     outcomes = [(*body, END) for n in range(2) for body in itertools.product(inner, repeat=n)]
     outcomes += [tuple(body) for body in itertools.product(inner, repeat=2)]
     system = tiny(name, latent=1)
     sequences = [[START, *body] for body in outcomes]
-    expected = drawn * np.exp(
+    expected = sample_count * np.exp(
         np.concatenate([by_quadrature(system, batch_of([each])) for each in sequences])
     )
-    assert expected.sum() == pytest.approx(drawn, abs=1e-6)
+    assert expected.sum() == pytest.approx(sample_count, abs=1e-6)
     generator = torch.Generator().manual_seed(0)
     counts = dict.fromkeys(outcomes, 0)
-    for ids in system.sample(drawn, max_length=2, generator=generator):
+    for ids in system.sample(sample_count, max_length=2, generator=generator):
         counts[tuple(ids)] += 1
     observed = np.array(list(counts.values()), float)
     statistic = ((observed - expected) ** 2 / expected).sum()
@@ -209,7 +209,7 @@ def test_it_samples_by_the_integral(name: str):
     assert torch.special.gammaincc(freedom, torch.tensor(statistic / 2)).item() > 1e-6
 
 
-def test_annealing_and_free_bits_weigh_the_divergence():
+def test_annealing_and_free_bits_weight_the_kl():
     """loss = reconstruction + β Σ_j max(KL_j, free bits), β = step / anneal_steps up to 1."""
     batch = batch_of(SENTENCES)
     system = tiny("gru-vae", latent=2, anneal_steps=10, free_bits=0.5)
@@ -219,16 +219,16 @@ def test_annealing_and_free_bits_weigh_the_divergence():
     divergence = 0.5 * (spread**2 + mean**2 - 1 - np.log(spread**2))
     assert (divergence < 0.5).any()
     assert (divergence > 0.5).any()
-    price = np.maximum(divergence, 0.5).sum()
+    kl_cost = np.maximum(divergence, 0.5).sum()
     for step, weight in ((0, 0.0), (5, 0.5), (10, 1.0), (25, 1.0)):
         system.begin_step(step)
         loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(3))
         reconstruction = loss.parts["reconstruction"].total.item()
-        assert loss.total.item() == pytest.approx(reconstruction + weight * price)
+        assert loss.total.item() == pytest.approx(reconstruction + weight * kl_cost)
         assert loss.count.item() == batch.count
 
 
-def test_the_decoder_by_hand():
+def test_decoder_by_hand():
     """h_0 = A z + a, h_t = tanh(W x_t + b + U h_{t-1} + c), a mixture on the sphere, in numpy."""
     system = tiny("rnn-vae", latent=3)
     weights = {name: value.detach().numpy() for name, value in system.named_parameters()}
@@ -257,5 +257,5 @@ def test_the_decoder_by_hand():
         hidden = np.tanh(cell["weight_ih"] @ inputs[token] + cell["weight_hh"] @ hidden + bias)
         choice = weights[emission + "choose.weight"] @ hidden + weights[emission + "choose.bias"]
         expected.append(np.logaddexp.reduce(log_softmax(choice, 0) + table[target]))
-    found = system.given(torch.tensor(latent)[None]).log_prob(batch_of([sentence]))
-    np.testing.assert_allclose(found.per_token[0].detach().numpy(), expected, atol=1e-10)
+    actual = system.given(torch.tensor(latent)[None]).log_prob(batch_of([sentence]))
+    np.testing.assert_allclose(actual.per_token[0].detach().numpy(), expected, atol=1e-10)

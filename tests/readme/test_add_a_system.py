@@ -20,13 +20,13 @@ SYSTEMS = ("bigram-sphere", "leaky")
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with the page's files in it; what they do not touch is linked."""
+    """A copy of the package with the page's files; unaffected folders are symbolic links."""
     root = tmp_path_factory.mktemp("copy")
     package = root / "src" / "lmlab"
     package.mkdir(parents=True)
     for item in (ROOT / "src" / "lmlab").iterdir():
         if item.name in ("zoo", "backbones", "core"):
-            # The registry finds the zoo beside itself, so `core` must stand in the copy too.
+            # The registry looks for the zoo next to itself, so `core` must be copied too.
             (package / item.name).mkdir()
             for file in item.glob("*.*"):
                 (package / item.name / file.name).write_bytes(file.read_bytes())
@@ -56,7 +56,7 @@ def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_page_names_its_files(copy: Path):
+def test_page_names_its_files(copy: Path):
     names = [name for name, _ in FILE.findall(PAGE.read_text(encoding="utf-8"))]
     assert names == [
         "src/lmlab/zoo/bigram_sphere.py",
@@ -66,14 +66,14 @@ def test_the_page_names_its_files(copy: Path):
     ]
 
 
-def test_the_systems_are_listed_by_being_there(copy: Path):
+def test_new_systems_are_registered_by_their_files(copy: Path):
     done = run(copy, "-m", "lmlab", "find", "leaky")
     assert done.returncode == 0, done.stderr
     assert "the sum of all words so far" in done.stdout
     assert "Numbers in an embedding and in the sum." in done.stdout
 
 
-def test_they_pass_the_conformance_suite_and_the_oracle(copy: Path):
+def test_new_systems_pass_conformance_and_oracle_tests(copy: Path):
     done = run(
         copy,
         *("-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)),
@@ -83,19 +83,19 @@ def test_they_pass_the_conformance_suite_and_the_oracle(copy: Path):
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     [passed] = re.findall(r"(\d+) passed", done.stdout)
     assert "skipped" not in done.stdout
-    # Every check of each system but those of protocols that they lack and of sources, and the
-    # leaky one's oracle.
+    # Every check of each system except those for protocols that they lack and for conditional
+    # systems, and the oracle of `leaky`.
     checks = (ROOT / "tests/conformance/test_conformance.py").read_text(encoding="utf-8")
-    asked = len(re.findall(r"^def test_", checks, re.MULTILINE))
-    asked -= len(re.findall(r'protocol\("(?!Step|LogProb)\w+"\)', checks))
-    asked -= len(re.findall(r"^@pytest.mark.conditional$", checks, re.MULTILINE))
+    expected = len(re.findall(r"^def test_", checks, re.MULTILINE))
+    expected -= len(re.findall(r'protocol\("(?!Step|LogProb)\w+"\)', checks))
+    expected -= len(re.findall(r"^@pytest.mark.conditional$", checks, re.MULTILINE))
     for name in ("card_corpora", "oracles", "reveal", "vectors_of_texts"):
         others = (ROOT / f"tests/conformance/test_{name}.py").read_text(encoding="utf-8")
-        asked += len(re.findall(r"^def test_\w+\((?:specimen|name)\b", others, re.MULTILINE))
-    assert int(passed) == len(SYSTEMS) * asked + 1
+        expected += len(re.findall(r"^def test_\w+\((?:specimen|name)\b", others, re.MULTILINE))
+    assert int(passed) == len(SYSTEMS) * expected + 1
 
 
-def test_their_files_satisfy_the_linter(copy: Path):
+def test_new_files_satisfy_the_linter(copy: Path):
     written = [str(copy / name) for name, _ in FILE.findall(PAGE.read_text(encoding="utf-8"))]
     check = ["-m", "ruff", "check", "--no-cache", "--config", str(ROOT / "pyproject.toml")]
     assert run(copy, *check, *written).returncode == 0

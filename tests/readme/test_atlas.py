@@ -1,8 +1,8 @@
-"""The atlas is what its sources say, its links lead somewhere, and its lines run."""
+"""The atlas is up to date, its links resolve, and its commands run."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 from pathlib import Path
 from types import ModuleType
@@ -13,22 +13,20 @@ import pytest
 from lmlab.core.registry import catalogue
 from lmlab.core.system import Assembly
 
-from .running import run_page
+from .page_runner import run_page
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG = "http://www.w3.org/2000/svg"
 ATLAS = ROOT / "docs" / "atlas"
 
-pytestmark = pytest.mark.xdist_group("atlas")  # its costly fixtures are made once
+pytestmark = pytest.mark.xdist_group("atlas")  # shares expensive fixtures
 
 
 @pytest.fixture(scope="module")
 def builder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_atlas", ROOT / "scripts/build_atlas.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")
+        return importlib.import_module("build_atlas")
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +34,11 @@ def files(builder: ModuleType) -> dict[Path, str]:
     return dict(builder.build())
 
 
-def test_the_atlas_is_not_stale(builder: ModuleType, files: dict[Path, str]):
+def test_atlas_is_up_to_date(builder: ModuleType, files: dict[Path, str]):
     assert builder.stale(files) == [], "run `make atlas` and commit what it writes"
 
 
-def test_a_changed_a_missing_and_a_left_over_file_are_stale(builder: ModuleType, tmp_path):
+def test_changed_missing_and_left_over_files_are_stale(builder: ModuleType, tmp_path):
     builder_root, builder_atlas = builder.ROOT, builder.ATLAS
     builder.ROOT = builder.ATLAS = tmp_path
     try:
@@ -54,7 +52,7 @@ def test_a_changed_a_missing_and_a_left_over_file_are_stale(builder: ModuleType,
         builder.ROOT, builder.ATLAS = builder_root, builder_atlas
 
 
-def test_every_system_has_a_page_with_a_formula_and_a_picture(
+def test_every_system_has_a_page_with_formula_and_figure(
     builder: ModuleType, files: dict[Path, str]
 ):
     for name, card in catalogue().items():
@@ -69,8 +67,8 @@ def test_every_system_has_a_page_with_a_formula_and_a_picture(
         if not shown:
             continue
         tree = ElementTree.fromstring(files[ATLAS / "pictures" / f"{name}.svg"])
-        drawn = [e for kind in ("rect", "path") for e in tree.iter(f"{{{SVG}}}{kind}")]
-        assert len(drawn) >= 7 * 7, "seven words, each with seven inputs"
+        shapes = [e for kind in ("rect", "path") for e in tree.iter(f"{{{SVG}}}{kind}")]
+        assert len(shapes) >= 7 * 7, "seven words, each with seven inputs"
 
 
 def test_every_setting_is_explained(builder: ModuleType):
@@ -80,8 +78,8 @@ def test_every_setting_is_explained(builder: ModuleType):
         assert rows and all(row.rstrip(" |").endswith(".") for row in rows), rows
 
 
-def test_the_table_of_what_fits_agrees_with_the_zoo(builder: ModuleType):
-    """Every pair that a system of the zoo is built from stands in one row."""
+def test_compatibility_table_agrees_with_the_zoo(builder: ModuleType):
+    """Every backbone-emission pair used in the zoo is in the table."""
     rows = [line.strip("|").split("|") for line in builder.fitting_table().splitlines()[2:]]
     pairs = {
         (backbone, emission)
@@ -96,7 +94,7 @@ def test_the_table_of_what_fits_agrees_with_the_zoo(builder: ModuleType):
             assert pair in pairs, f"{name} is built from a pair that the table says does not fit"
 
 
-def test_links_lead_somewhere(files: dict[Path, str]):
+def test_atlas_links_resolve(files: dict[Path, str]):
     broken = []
     for path, text in files.items():
         for link in re.findall(r"\]\(([^)#]+)\)", text):
@@ -107,7 +105,7 @@ def test_links_lead_somewhere(files: dict[Path, str]):
 
 
 QUICK = ("independent", "lstm", "ngram")
-"""One system for each way of fitting; the pages of the others differ from these in the name."""
+"""One system for each fitting method; the other pages differ only in the name."""
 
 
 @pytest.mark.parametrize(
@@ -118,15 +116,15 @@ QUICK = ("independent", "lstm", "ngram")
         if card.corpus == "grammar"  # others take longer, and have no lines in Python
     ],
 )
-def test_the_lines_of_a_page_run(name: str, tmp_path: Path, monkeypatch):
+def test_commands_of_an_atlas_page_run(name: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LMLAB_CACHE", str(tmp_path / "cache"))
     ran = run_page((ATLAS / f"{name}.md").read_text(encoding="utf-8"))
     (shell, by_shell), (python, by_python) = ran
     assert (shell.kind, python.kind) == ("bash", "python")
-    # The same corpus, settings and seed: the same score and the same first sample, both ways.
+    # Same corpus, settings and seed: the shell and Python give the same score and first sample.
     samples = bool({"Step", "Sample"} & set(catalogue()[name].protocols))
     total, *sampled = [line for line in by_python.splitlines() if line][-2 if samples else -1 :]
-    # Minus an energy may be above zero.
+    # A negative energy may be above zero.
     assert re.findall(r"^(-?\d+\.\d+) nats", by_shell, re.MULTILINE) == [f"{float(total):.4f}"]
     assert len(sampled) == samples and set(sampled) <= set(by_shell.splitlines())

@@ -1,7 +1,7 @@
-"""docs/knowledge.md: its commands run from top to bottom, trainings small and for a moment.
+"""The commands of docs/knowledge.md run in order, with small and short trainings.
 
-Those on WordNet take a minute or two even so, because 117,659 glosses are tokenised, indexed and
-linked: only what needs no more than the capitals is run by every `make test`.
+The commands on WordNet still take minutes, because 117,659 glosses are tokenized, indexed and
+linked: `make test` runs only the commands on the capitals.
 """
 
 from __future__ import annotations
@@ -12,33 +12,35 @@ from pathlib import Path
 
 import pytest
 
-from .running import Block, run_block
+from .page_runner import Block, run_block
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "knowledge.md"
-EVERY = re.findall(r"^    (lmlab .+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-COMMANDS = [line for line in EVERY if not re.search("import-hf|runs/encoder", line)]
-"""Those with a published encoder need its folder: tests/parity/test_hf_sentence_encoders.py has
-them on one that it makes."""
+ALL_COMMANDS = re.findall(r"^    (lmlab .+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+COMMANDS = [line for line in ALL_COMMANDS if not re.search("import-hf|runs/encoder", line)]
+"""Commands with a published encoder need its folder; tests/parity/test_hf_sentence_encoders.py
+tests them on an encoder that it builds."""
 ON_CAPITALS = [line for line in COMMANDS if re.search("runs/(rag|fae)", line)]
 DRAWING = "lmlab inspect"
-BRIEF = {
+SHORT_OPTIONS = {
     "lmlab train cogqa": " --size tiny --set length=128 --steps 2",
     "lmlab train": " --size tiny --steps 2",
     "lmlab finetune": " --examples 60 --steps 2",
 }
-"""What is put behind a command, by how it begins."""
+"""Options appended to a command, by its prefix."""
 
 
-def briefly(line: str) -> str:
-    """The command as it is run here: on few documents, and training hardly at all."""
+def shortened(line: str) -> str:
+    """The command with few documents and a minimal training budget."""
     command = line.partition("  #")[0].replace("DOCS", "docs.jsonl").rstrip()
     command = re.sub(r" --(epochs|steps) \d+", "", command)
-    return command + next((more for start, more in BRIEF.items() if line.startswith(start)), "")
+    return command + next(
+        (more for start, more in SHORT_OPTIONS.items() if line.startswith(start)), ""
+    )
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to be in, but for some documents of one's own."""
+    """A working folder that holds only some documents."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LMLAB_CACHE", str(tmp_path / "cache"))
     rows = [{"name": str(n), "text": f"the capital of France is {n}"} for n in range(50)]
@@ -47,26 +49,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def printed_by(lines: list[str]) -> dict[str, str]:
-    return {line: run_block(Block("bash", briefly(line))) for line in lines}
+def outputs_of(lines: list[str]) -> dict[str, str]:
+    return {line: run_block(Block("bash", shortened(line))) for line in lines}
 
 
-def test_its_commands_on_the_capitals_run(folder: Path):
+def test_commands_on_capitals_run(folder: Path):
     lines = [line for line in ON_CAPITALS if not line.startswith(DRAWING)]
-    printed = printed_by(lines)
-    [told] = [text for line, text in printed.items() if "--show-evidence" in line and "rag" in line]
-    assert "looked up" in told and "the capital of" in told
+    printed = outputs_of(lines)
+    [answer] = [
+        text for line, text in printed.items() if "--show-evidence" in line and "rag" in line
+    ]
+    assert "looked up" in answer and "the capital of" in answer
     [by_index] = [text for line, text in printed.items() if "--index by-rag" in line]
     assert "anew" not in by_index, "its vectors were made by this very run"
     assert {path.name for path in (folder / "runs").iterdir()} == {"rag", "fae"}
 
 
 @pytest.mark.slow
-def test_all_its_commands_run(folder: Path):
+def test_all_commands_run(folder: Path):
     pytest.importorskip("bm25s")
     pytest.importorskip("faiss")
-    printed = printed_by(COMMANDS)
-    [found] = [text for line, text in printed.items() if "domesticated feline" in line]
-    assert "cat" in found
+    printed = outputs_of(COMMANDS)
+    [answer] = [text for line, text in printed.items() if "domesticated feline" in line]
+    assert "cat" in answer
     assert (folder / "path.svg").stat().st_size > 1000
     assert (folder / "pictures" / "inspection.html").exists()

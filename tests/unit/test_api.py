@@ -1,4 +1,4 @@
-"""The verbs in Python, and the lazy names of the package."""
+"""The Python API: lazy names of the package, and its functions and models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import torch
 
 import lmlab
 import lmlab.api
+import lmlab.index_api
 import lmlab.language_model
+import lmlab.text_generation
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.score import summarise
@@ -34,7 +36,7 @@ def model(run: Path) -> lmlab.LanguageModel:
     return lmlab.load(run)
 
 
-def test_public_names_are_there_and_others_are_not() -> None:
+def test_public_names_exist_and_unknown_names_raise() -> None:
     for name in lmlab.__all__:
         assert getattr(lmlab, name) is not None
         assert name in dir(lmlab)
@@ -42,11 +44,11 @@ def test_public_names_are_there_and_others_are_not() -> None:
         lmlab.trane  # noqa: B018
 
 
-def test_systems_are_cards() -> None:
+def test_systems_returns_cards() -> None:
     assert {"lstm", "ngram"} <= {card.name for card in lmlab.systems()}
 
 
-def test_score_gives_a_record_for_each_text(model: lmlab.LanguageModel) -> None:
+def test_score_returns_one_record_per_text(model: lmlab.LanguageModel) -> None:
     scores = model.score(TEXTS)
     assert [score.text for score in scores] == TEXTS
     for score in scores:
@@ -55,7 +57,7 @@ def test_score_gives_a_record_for_each_text(model: lmlab.LanguageModel) -> None:
     assert model.summary(TEXTS) == summarise(scores)
 
 
-def test_scores_stream(model: lmlab.LanguageModel) -> None:
+def test_score_stream_is_lazy(model: lmlab.LanguageModel) -> None:
     def endless():
         while True:
             yield TEXTS[0]
@@ -65,53 +67,53 @@ def test_scores_stream(model: lmlab.LanguageModel) -> None:
     assert first.per_token == ()
 
 
-def test_one_text_by_itself_is_a_mistake_that_is_told(model: lmlab.LanguageModel) -> None:
+def test_single_string_is_refused(model: lmlab.LanguageModel) -> None:
     with pytest.raises(lmlab.UserError, match="put it in a list"):
         model.score(TEXTS[0])
 
 
-def test_samples_are_decided_by_the_seed(model: lmlab.LanguageModel) -> None:
-    drawn = model.sample(3, seed=1)
-    assert drawn == model.sample(3, seed=1)
-    assert len(drawn) == 3
-    for text in drawn:
+def test_samples_are_determined_by_the_seed(model: lmlab.LanguageModel) -> None:
+    samples = model.sample(3, seed=1)
+    assert samples == model.sample(3, seed=1)
+    assert len(samples) == 3
+    for text in samples:
         if text.finished and "<unk>" not in text.text:
             [score] = model.score([text.text])
             assert text.log_prob is not None
             assert math.isclose(text.log_prob, score.total, rel_tol=1e-5)
 
 
-def test_many_samples_are_drawn_some_at_a_time(
+def test_many_samples_are_generated_in_batches(
     model: lmlab.LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is bounded whatever n, and one generator draws all groups: they differ."""
-    from lmlab import language_model
+    """Memory does not grow with n; one random generator is used for all batches, so they differ."""
+    from lmlab import text_generation
 
     rows = []
 
     def counted(system: object, count: int, **options: Any) -> Any:
         rows.append(count)
-        return draw(system, count, **options)
+        return sample_sequences(system, count, **options)
 
-    draw = language_model.draw
+    sample_sequences = text_generation.sample_sequences
     whole = [text.text for text in model.sample(8, max_length=8, seed=3)]
-    monkeypatch.setattr(language_model, "draw", counted)
-    monkeypatch.setattr(language_model, "TOKENS_AT_ONCE", 24)
-    parted = [text.text for text in model.sample(8, max_length=8, seed=3)]
+    monkeypatch.setattr(text_generation, "sample_sequences", counted)
+    monkeypatch.setattr(text_generation, "TOKENS_AT_ONCE", 24)
+    batched = [text.text for text in model.sample(8, max_length=8, seed=3)]
     assert rows == [3, 3, 2]
-    assert parted == [text.text for text in model.sample(8, max_length=8, seed=3)]
-    assert parted[:3] != parted[3:6] and len(whole) == len(parted) == 8
+    assert batched == [text.text for text in model.sample(8, max_length=8, seed=3)]
+    assert batched[:3] != batched[3:6] and len(whole) == len(batched) == 8
     assert len(model.sample(5, max_length=100, method="greedy")) == 5
 
 
-def test_reveal_gives_what_goes_on_inside_on_a_text(tmp_path: Path) -> None:
-    """A masked model sees the text whole: its last hidden states are those that it encodes by."""
+def test_capture_internals_has_attention_and_hidden_states(tmp_path: Path) -> None:
+    """A masked LM sees the whole text: its last hidden states are those of encode_tokens."""
     lmlab.train("bert", data="grammar", out=tmp_path / "bert", size="tiny", steps=2, quiet=True)
     bert = lmlab.load(tmp_path / "bert")
     before = torch.get_rng_state()
-    found = bert.capture_internals("the dog sleeps")
+    captured = bert.capture_internals("the dog sleeps")
     assert torch.equal(torch.get_rng_state(), before)
-    attention = found["layer 1 attention"]
+    attention = captured["layer 1 attention"]
     assert attention.axes == ("batch", "head", "time", "source")
     assert attention.values.shape == (1, 2, 5, 5)
     torch.testing.assert_close(attention.values.sum(-1), torch.ones(1, 2, 5))
@@ -119,19 +121,19 @@ def test_reveal_gives_what_goes_on_inside_on_a_text(tmp_path: Path) -> None:
     row = [vocabulary.start, *bert.tokenizer.encode("the dog sleeps"), vocabulary.end]
     with torch.no_grad():
         encoded = bert.system.encode_tokens(Batch.collate([row], vocabulary.pad))
-    torch.testing.assert_close(found["layer 2 hidden"].values, encoded, atol=1e-5, rtol=0)
+    torch.testing.assert_close(captured["layer 2 hidden"].values, encoded, atol=1e-5, rtol=0)
     with pytest.raises(UserError, match="tokens"):
         bert.capture_internals("the dog " * 100)
 
 
-def test_pairs(model: lmlab.LanguageModel, tmp_path: Path) -> None:
+def test_pairs_accuracy_follows_the_scores(model: lmlab.LanguageModel, tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text('{"sentence_good": "the dog sleeps", "sentence_bad": "dog sleeps the the"}\n')
     good, bad = model.score(["the dog sleeps", "dog sleeps the the"])
     assert model.pairs(file).overall.right == int(good.total > bad.total)
 
 
-def test_compare_takes_runs_and_loaded_models(model: lmlab.LanguageModel, run: Path) -> None:
+def test_compare_accepts_runs_and_loaded_models(model: lmlab.LanguageModel, run: Path) -> None:
     by_path = lmlab.compare([run])
     by_model = lmlab.compare([model], data="grammar")
     assert by_path.rows == by_model.rows
@@ -139,20 +141,21 @@ def test_compare_takes_runs_and_loaded_models(model: lmlab.LanguageModel, run: P
         lmlab.compare(run)  # type: ignore[arg-type]
 
 
-def test_a_model_says_what_it_is(model: lmlab.LanguageModel, run: Path) -> None:
+def test_model_has_repr_card_and_config(model: lmlab.LanguageModel, run: Path) -> None:
     assert repr(model) == f"LanguageModel(ngram, {str(run)!r})"
     assert model.card.name == "ngram"
     assert model.config["corpus"]["name"] == "grammar"
 
 
-def test_the_examples_in_the_docstrings_run(tmp_path: Path, monkeypatch) -> None:
+def test_docstring_examples_run(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for system, budget in (("ngram", {}), ("window", {"steps": 2})):
         out = tmp_path / "runs" / system
         lmlab.train(system, data="grammar", out=out, size="tiny", quiet=True, **budget)
-    every = [
+    results = [
         doctest.testmod(module, extraglobs={"lmlab": lmlab, "json": json})
-        for module in (lmlab.api, lmlab.language_model)
+        for module in (lmlab.api, lmlab.index_api, lmlab.language_model, lmlab.text_generation)
     ]
-    assert [found.failed for found in every] == [0, 0]
-    assert min(found.attempted for found in every) >= 10
+    assert [result.failed for result in results] == [0, 0, 0, 0]
+    assert min(result.attempted for result in results) >= 4
+    assert sum(result.attempted for result in results) >= 70

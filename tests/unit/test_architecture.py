@@ -1,9 +1,10 @@
-"""The plan of the house, held by tests: imports go one way, no room knows a system's name."""
+"""Architecture rules: imports go from higher to lower layers; no code depends on system names."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from lmlab.tasks.task_registry import TASKS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "lmlab"
 
-FLOORS: tuple[tuple[str, ...], ...] = (
+LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("layers", "inference", "data"),
     ("backbones", "emissions", "objectives", "retrieval", "knowledge"),
@@ -24,22 +25,23 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("zoo",),
     ("training", "scoring", "sampling", "tasks", "interop", "plotting"),
     ("inspection", "objective_figures", "diagnosis", "reports", "experiments"),
-    ("cli", "api", "language_model", "__init__", "__main__"),
+    ("cli", "api", "index_api", "language_model", "text_generation", "shared_corpus"),
+    ("__init__", "__main__"),
 )
-"""A room imports from its own floor and from those below it (written above it here)."""
-FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+"""A package imports from its own layer and from lower layers (listed before it)."""
+LAYER = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 
 ZOO_LINES = 300
-"""Most lines of a zoo file; most have fewer than 80."""
+"""Maximum number of lines of a zoo file; most have fewer than 80."""
 NO_TENSOR_CODE = {("torch", "nn"), ("torch", "Tensor"), ("torch", "Generator")}
-"""What a zoo file may import of torch: modules to assemble and types, no functions on tensors."""
+"""What a zoo file may import from torch: modules and types, no functions on tensors."""
 
 
 def files() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
@@ -48,7 +50,7 @@ def named(path: Path) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Modules that a file imports anywhere, inside functions too."""
+    """Modules that a file imports, including imports inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -59,54 +61,56 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_packages(path: Path) -> set[str]:
     modules = imports(ast.parse(path.read_text(encoding="utf-8")))
     parts = (module.split(".") for module in modules)
-    rooms = {part[1] for part in parts if part[0] == "lmlab" and len(part) > 1}
-    return {room for room in rooms if room in FLOOR}
+    packages = {part[1] for part in parts if part[0] == "lmlab" and len(part) > 1}
+    return {package for package in packages if package in LAYER}
 
 
-def room_graph() -> dict[str, set[str]]:
+def package_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for path in files():
-        graph.setdefault(room_of(path), set()).update(imported_rooms(path) - {room_of(path)})
+        graph.setdefault(package_of(path), set()).update(
+            imported_packages(path) - {package_of(path)}
+        )
     return graph
 
 
-def test_every_room_has_a_floor():
-    assert {room_of(path) for path in files()} <= FLOOR.keys()
+def test_every_package_has_a_layer():
+    assert {package_of(path) for path in files()} <= LAYER.keys()
 
 
-def test_imports_go_one_way():
+def test_imports_never_go_to_a_higher_layer():
     upwards = [
-        f"{named(path)} imports {room}"
+        f"{named(path)} imports {package}"
         for path in files()
-        for room in sorted(imported_rooms(path))
-        if FLOOR[room] > FLOOR[room_of(path)]
+        for package in sorted(imported_packages(path))
+        if LAYER[package] > LAYER[package_of(path)]
     ]
     assert upwards == []
 
 
-def test_rooms_of_one_floor_do_not_import_each_other_in_a_circle():
-    graph = room_graph()
+def test_packages_have_no_import_cycles():
+    graph = package_graph()
 
-    def reaches(room: str, goal: str, seen: frozenset[str] = frozenset()) -> bool:
-        onward = graph.get(room, set()) - seen
-        return goal in onward or any(reaches(r, goal, seen | onward) for r in onward)
+    def reaches(package: str, goal: str, seen: frozenset[str] = frozenset()) -> bool:
+        reachable = graph.get(package, set()) - seen
+        return goal in reachable or any(reaches(r, goal, seen | reachable) for r in reachable)
 
-    circles = [room for room in graph if reaches(room, room)]
-    assert circles == []
+    cycles = [package for package in graph if reaches(package, package)]
+    assert cycles == []
 
 
-def test_the_check_of_imports_sees_an_import():
-    """The graph is not empty by mistake: systems are built from parts, and parts from contracts."""
-    graph = room_graph()
+def test_import_graph_finds_known_imports():
+    """The graph is not empty by mistake: the zoo imports components and core; core imports none."""
+    graph = package_graph()
     assert {"backbones", "emissions", "objectives", "core"} <= graph["zoo"]
     assert graph["core"] == set()
 
 
 def compared_constants(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Strings that code compares with: `==`, `in`, `case`, with their lines."""
+    """Strings that code compares with (`==`, `in`, `case`), with their line numbers."""
     for node in ast.walk(tree):
         compared: list[ast.AST] = []
         if isinstance(node, ast.Compare):
@@ -121,19 +125,19 @@ def compared_constants(tree: ast.AST) -> Iterator[tuple[int, str]]:
                     yield inner.lineno, inner.value
 
 
-def test_no_room_asks_for_a_system_by_name():
+def test_no_code_compares_with_a_system_name():
     names = {name for card in catalogue().values() for name in (card.name, *card.aliases)}
-    asked = [
+    offending = [
         f"{named(path)}:{line} compares with {text!r}"
         for path in files()
         for line, text in compared_constants(ast.parse(path.read_text(encoding="utf-8")))
         if text in names and path.stem.replace("_", "-") != text
     ]
-    assert asked == []
+    assert offending == []
 
 
-def test_no_file_but_its_own_compares_with_the_name_of_a_task():
-    """A task's file is the one of its class; multi-hop QA has a package of its own."""
+def test_only_a_tasks_own_file_compares_with_its_name():
+    """The own file of a task is the one that defines its class."""
     own = {name: Path(inspect.getfile(task)) for name, task in TASKS.items()}
     compared = [
         f"{named(path)}:{line} compares with {text!r}"
@@ -144,10 +148,10 @@ def test_no_file_but_its_own_compares_with_the_name_of_a_task():
     assert compared == []
 
 
-def test_no_file_asks_for_the_class_of_a_task():
-    """What differs from task to task is a method of the task, not a case of `isinstance`."""
+def test_no_isinstance_check_on_task_classes():
+    """Differences between tasks are methods of the task, not `isinstance` checks."""
     classes = {task.__name__ for task in TASKS.values()}
-    asked = [
+    offending = [
         f"{named(path)}:{node.lineno} {node.func.id} of {name}"
         for path in files()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -157,23 +161,23 @@ def test_no_file_asks_for_the_class_of_a_task():
         for name in {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
         if name in classes
     ]
-    assert asked == []
+    assert offending == []
 
 
 def private_imports(path: Path) -> Iterator[str]:
-    """Private names that a file imports from another room."""
+    """Private names that a file imports from another package."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not (isinstance(node, ast.ImportFrom) and str(node.module).startswith("lmlab.")):
             continue
         parts = str(node.module).split(".")
-        if parts[1] == room_of(path):
+        if parts[1] == package_of(path):
             continue
         for name in (*parts[2:], *(alias.name for alias in node.names)):
             if name.startswith("_") and not name.startswith("__"):
                 yield f"{named(path)}:{node.lineno} imports {name} of {parts[1]}"
 
 
-def test_no_room_imports_private_names_of_another():
+def test_no_package_imports_private_names_of_another():
     assert [found for path in files() for found in private_imports(path)] == []
 
 
@@ -181,28 +185,67 @@ def test_no_room_imports_private_names_of_another():
     "code",
     ["if name == 'lstm': pass", "x = name in ('rnn', 'lstm')", "match n:\n  case 'lstm': pass"],
 )
-def test_the_check_of_names_finds_a_name(code: str):
+def test_comparison_check_finds_system_names(code: str):
     assert "lstm" in [text for _, text in compared_constants(ast.parse(code))]
 
 
+NOTE_NUMBER = re.compile(r"\bDLM ?\d+\b|(?<![\w.,:/$-])00[0-4](?![\w.,]*\d)")
+"""A reference to the private notes: a model's number, or the number of a note."""
+
+
+def note_references(path: Path) -> list[str]:
+    """Lines that refer to the private notes, except a card's aliases and source."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.keyword) and node.arg in ("aliases", "source"):
+                lines[node.lineno - 1 : node.end_lineno] = [""] * (
+                    (node.end_lineno or node.lineno) - node.lineno + 1
+                )
+    return [f"{path.name}: {line.strip()}" for line in lines if NOTE_NUMBER.search(line)]
+
+
+def test_only_cards_and_notes_page_refer_to_the_notes():
+    root = SOURCE.parents[1]
+    docs = [path for path in (root / "docs").glob("*.md") if path.name != "notes.md"]
+    checked = [*files(), *docs, *root.glob("*.md")]
+    assert [line for path in checked for line in note_references(path)] == []
+
+
+def test_note_reference_check_finds_references(tmp_path: Path):
+    path = tmp_path / "x.py"
+    path.write_text('"""As in DLM47."""\nCard(source="003", aliases=("DLM12",))\nx = 0.003\n')
+    assert note_references(path) == ['x.py: """As in DLM47."""']
+
+
+MAX_FILES, MAX_FILE_LINES = 600, 400
+
+
+def test_number_of_files_and_their_length_are_bounded():
+    assert len(files()) <= MAX_FILES
+    long = {named(path): len(path.read_text(encoding="utf-8").splitlines()) for path in files()}
+    assert {name: lines for name, lines in long.items() if lines > MAX_FILE_LINES} == {}
+
+
 def zoo_files() -> list[Path]:
-    return [path for path in files() if room_of(path) == "zoo" and path.stem != "__init__"]
+    return [path for path in files() if package_of(path) == "zoo" and path.stem != "__init__"]
 
 
 @pytest.mark.parametrize("path", zoo_files(), ids=lambda path: path.stem)
-def test_a_zoo_file_is_small_and_has_no_tensor_code(path: Path):
+def test_zoo_file_is_small_and_has_no_tensor_code(path: Path):
     text = path.read_text(encoding="utf-8")
     is_system = not path.stem.startswith("_")
     assert len(text.splitlines()) <= ZOO_LINES or not is_system
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            # An array of numpy is what a fitter that counts is handed: its type may be named.
+            # Count-based fitters take numpy arrays, so the type may be named.
             assert {alias.name for alias in node.names} <= {"numpy"}
         elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("torch"):
             assert {(node.module, alias.name) for alias in node.names} <= NO_TENSOR_CODE
 
 
-LIGHT = """
+CATALOGUE_CODE = """
 import sys
 import lmlab
 from lmlab.core.registry import catalogue, find_system, search_systems
@@ -211,14 +254,18 @@ print(sorted({"torch", "numpy", "matplotlib", "transformers"} & sys.modules.keys
 """
 
 
-def test_the_catalogue_is_read_without_torch():
+def test_catalogue_does_not_import_torch():
     done = subprocess.run(
-        [sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", CATALOGUE_CODE],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stdout.strip() == "[]"
 
 
-def test_help_is_shown_without_torch():
+def test_help_does_not_import_torch():
     code = "import sys, lmlab.cli.main as m; m.main(['--help']); print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
@@ -227,18 +274,18 @@ def test_help_is_shown_without_torch():
     assert "train" in done.stdout
 
 
-def test_package_files_are_empty():
-    """So that importing one module of a room imports no other; the facade's names come lazily."""
+def test_package_init_files_are_empty():
+    """Importing one module of a package imports no other; the public API loads lazily."""
     full = [
         named(path)
         for path in files()
         if path.name == "__init__.py" and path.parent != SOURCE and path.read_text().strip()
     ]
-    # A built-in corpus that is a package registers itself by what its package file declares.
+    # A built-in corpus that is a package registers itself in its __init__.py.
     assert full in ([], ["data/wordnet/__init__.py"])
 
 
-def test_the_glossary_has_the_words_of_the_contracts():
+def test_glossary_has_the_terms_of_the_protocols():
     from lmlab.core.protocols import PROTOCOLS
     from lmlab.core.score import SCORE_KINDS
 

@@ -1,4 +1,4 @@
-"""The wheel: built without a network, installed by itself, and all that it needs is inside."""
+"""The wheel: built offline, installed alone, and complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*command: str, **words) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy to build from, because setuptools leaves its traces beside the sources."""
+    """A copy to build from, because setuptools writes files next to the sources."""
     copy = tmp_path_factory.mktemp("sources")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         (copy / name).write_bytes((ROOT / name).read_bytes())
@@ -36,7 +36,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
-    # Without isolation: the environment's own setuptools builds it, and nothing is fetched.
+    # Without isolation: uses the installed setuptools and downloads nothing.
     build = ["-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(sources)]
     run(sys.executable, *build)
     [built] = out.glob("lmlab-*.whl")
@@ -51,13 +51,13 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_everything_under_the_sources_is_inside(sources: Path, wheel: Path):
+def test_wheel_holds_every_source_file(sources: Path, wheel: Path):
     inside = set(zipfile.ZipFile(wheel).namelist())
     files = [path for path in (sources / "src" / "lmlab").rglob("*") if path.is_file()]
     assert {str(path.relative_to(sources / "src")) for path in files} - inside == set()
 
 
-def test_the_types_the_licences_and_the_command_are_declared(wheel: Path):
+def test_wheel_declares_types_licences_and_command(wheel: Path):
     archive = zipfile.ZipFile(wheel)
     inside = archive.namelist()
     assert "lmlab/py.typed" in inside
@@ -70,7 +70,7 @@ def test_the_types_the_licences_and_the_command_are_declared(wheel: Path):
     described = archive.read(metadata).decode()
     assert "License-Expression: Apache-2.0" in described
     assert "Requires-Python: >=3.11" in described
-    # A wheel of more than 10 MB of WordNet would be more than the corpus may weigh.
+    # WordNet may take at most about 10 MB of the wheel.
     assert wheel.stat().st_size < 12_000_000
 
 
@@ -90,7 +90,9 @@ print(" ".join(catalogue()))
 """
 
 
-def test_installed_it_works_away_from_the_sources(sources: Path, installed: Path, tmp_path: Path):
+def test_installed_package_works_away_from_the_sources(
+    sources: Path, installed: Path, tmp_path: Path
+):
     code = INSTALLED.format(target=str(installed))
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     done = run(sys.executable, "-c", code, cwd=tmp_path, env=environment)
@@ -98,7 +100,7 @@ def test_installed_it_works_away_from_the_sources(sources: Path, installed: Path
     assert done.stdout.split() == sorted(path.stem.replace("_", "-") for path in zoo)
 
 
-def test_the_citation_names_the_package_version():
+def test_citation_has_the_package_version():
     import lmlab
 
     lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Backbone interfaces: two-stream, encoder-decoder, copying, latent-variable and image models."""
+"""Abstract backbones: two-stream, encoder-decoder, copying, image, latent decoder, autoencoder."""
 
 from __future__ import annotations
 

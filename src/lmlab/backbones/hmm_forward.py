@@ -1,4 +1,4 @@
-"""Forward algorithm of an HMM: the predictive distribution of the state before each token."""
+"""HMM backbone: the forward algorithm's predictive state distribution as the hidden state."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ class HMMForward(Backbone):
         return TensorState({"predicted": predicted, "opened": opened})
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(previous, TensorState)
         tables = self.markov.tables()
         block = tables.block[view.inputs]
         # Tokens that are never predicted (padding, start token) are no evidence about the states.
         untold = self.markov.never_predicted[view.inputs]
         emitted = F.embedding(view.inputs, tables.emission).masked_fill(untold[..., None], 0.0)
         first = tables.start.expand(len(view.inputs), -1)
-        if before["opened"].any():
-            known = forward_filter(
-                _of_kept(before["predicted"], tables),
+        if previous["opened"].any():
+            continued = forward_filter(
+                _of_retained(previous["predicted"], tables),
                 emitted[:, :1],
                 block[:, :1],
                 tables.transition,
             )[:, 0]
-            first = torch.where(before["opened"][:, None], known, first)
+            first = torch.where(previous["opened"][:, None], continued, first)
         later = forward_filter(first, emitted[:, 1:], block[:, 1:], tables.transition)
         values = torch.cat([first[:, None], later.view(len(first), -1, first.shape[1])], dim=1)
         predicted = _of_all(values[:, -1], tables, self.markov.states)
-        opened = torch.ones_like(before["opened"])
+        opened = torch.ones_like(previous["opened"])
         after = TensorState({"predicted": predicted, "opened": opened})
         return HiddenStates(values=values, state=after)
 
@@ -83,7 +83,7 @@ class HMMForward(Backbone):
         }
 
 
-def _of_kept(predicted: Tensor, tables: HMMTables) -> Tensor:
+def _of_retained(predicted: Tensor, tables: HMMTables) -> Tensor:
     """A distribution over all states, restricted to those that state dropout retained."""
     if tables.kept_states is None:
         return predicted

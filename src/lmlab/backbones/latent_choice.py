@@ -1,4 +1,4 @@
-"""Base of backbones with a latent choice per position: token memory, chunking, posteriors."""
+"""Base of backbones that sum out a discrete latent per position; token context, view chunking."""
 
 from __future__ import annotations
 
@@ -60,31 +60,35 @@ def token_context(view: View, state: State | None, *, keep: int | None) -> Token
     Until the memory is full its size is the position, so no counter is needed; once it is full, all
     positions are treated alike.
     """
-    ids, before = view.inputs, 0
+    ids, past_length = view.inputs, 0
     if state is not None:
         assert isinstance(state, TensorState)
-        before = state["tokens"].shape[1]
+        past_length = state["tokens"].shape[1]
         ids = torch.cat([state["tokens"].to(ids.device), ids], dim=1)
     first = 0 if keep is None else max(0, ids.shape[1] - keep)
-    return TokenContext(ids, before, TensorState({"tokens": ids[:, first:]}))
+    return TokenContext(ids, past_length, TensorState({"tokens": ids[:, first:]}))
 
 
-def split_view(view: View, longest: int) -> Iterator[View]:
+def split_view(view: View, max_length: int) -> Iterator[View]:
     """Split a causal view into chunks of at most `longest` positions, processed in sequence."""
-    for first in range(0, view.inputs.shape[1], longest):
-        here = slice(first, first + longest)
+    for start in range(0, view.inputs.shape[1], max_length):
+        chunk = slice(start, start + max_length)
         yield replace(
             view,
-            inputs=view.inputs[:, here],
-            lengths=(view.lengths - first).clamp(0, longest),
-            targets=None if view.targets is None else view.targets[:, here],
-            weights=None if view.weights is None else view.weights[:, here],
-            clean_positions=None if view.clean_positions is None else view.clean_positions[:, here],
+            inputs=view.inputs[:, chunk],
+            lengths=(view.lengths - start).clamp(0, max_length),
+            targets=None if view.targets is None else view.targets[:, chunk],
+            weights=None if view.weights is None else view.weights[:, chunk],
+            clean_positions=None
+            if view.clean_positions is None
+            else view.clean_positions[:, chunk],
         )
 
 
 def concatenate_predictions(parts: Sequence[Predictions]) -> Predictions:
     """Concatenate the predictions of chunks into those of the whole view."""
-    places = torch.cat([part.target_mask for part in parts], dim=1)
-    spread = torch.cat([part.to_dense() for part in parts], dim=1)
-    return Predictions(log_probs=spread[places], target_mask=places, state=parts[-1].state)
+    target_mask = torch.cat([part.target_mask for part in parts], dim=1)
+    log_probs = torch.cat([part.to_dense() for part in parts], dim=1)
+    return Predictions(
+        log_probs=log_probs[target_mask], target_mask=target_mask, state=parts[-1].state
+    )

@@ -1,4 +1,4 @@
-"""Latent decoders: a latent vector to hidden states (teacher-forced, free-running, parallel)."""
+"""RNN and parallel decoders of a latent, fed gold tokens or only it; bottleneck autoencoder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.backbones.backbone_interfaces import AutoencoderBackbone, LatentDecoder, SentenceEncoder
+from lmlab.backbones.recurrent import capture_gate
 from lmlab.core.attention_mask import CausalMask, FullMask, NoContextMask
-from lmlab.core.capture import UNIT_INTERVAL, Capture
+from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State, TensorState
@@ -38,8 +39,8 @@ class Bottleneck(AutoencoderBackbone):
         return latents
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        before = self.decoder.state_from_latents(self.encode(view)) if state is None else state
-        hidden: HiddenStates = self.decoder(view, before)
+        previous = self.decoder.state_from_latents(self.encode(view)) if state is None else state
+        hidden: HiddenStates = self.decoder(view, previous)
         return hidden
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
@@ -65,11 +66,11 @@ class LatentToState(nn.Module):
 
 
 def run_cell(
-    cell: RecurrentCell, inputs: Tensor, before: TensorState
+    cell: RecurrentCell, inputs: Tensor, state: TensorState
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Run a cell over inputs (B, T, D) from a state: outputs (B, T, W), and the state after."""
-    values, parts = cell(inputs, tuple(before[name] for name in cell.names))
-    return values, dict(zip(cell.names, parts, strict=True))
+    values, next_state = cell(inputs, tuple(state[name] for name in cell.names))
+    return values, dict(zip(cell.names, next_state, strict=True))
 
 
 class TeacherForcedDecoder(LatentDecoder):
@@ -100,15 +101,17 @@ class TeacherForcedDecoder(LatentDecoder):
         self.width = cell.width
 
     def state_from_latents(self, latents: Tensor) -> TensorState:
-        begun = self.from_latent(self.cell, latents)
-        return TensorState({**begun, "latent": latents} if self.latent_every_step else begun)
+        cell_state = self.from_latent(self.cell, latents)
+        return TensorState(
+            {**cell_state, "latent": latents} if self.latent_every_step else cell_state
+        )
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
-        values, after = run_cell(self.cell, self._inputs(view, before), before)
-        kept = {"latent": before["latent"]} if self.latent_every_step else {}
-        return HiddenStates(values=values, state=TensorState({**after, **kept}))
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(previous, TensorState)
+        values, after = run_cell(self.cell, self._inputs(view, previous), previous)
+        constant = {"latent": previous["latent"]} if self.latent_every_step else {}
+        return HiddenStates(values=values, state=TensorState({**after, **constant}))
 
     def _inputs(self, view: View, state: TensorState) -> Tensor:
         values: Tensor = self.dropout(self.embedding(view.inputs))
@@ -118,20 +121,11 @@ class TeacherForcedDecoder(LatentDecoder):
         return torch.cat([values, repeated], dim=-1)
 
     def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
-        inputs = self._inputs(view, before)
-        gates = self.cell.gates(inputs, tuple(before[name] for name in self.cell.names))
-        return {
-            name: Capture(
-                values=gate,
-                axes=("batch", "time", "unit"),
-                caption=f"The {name} of every unit, at the step that predicts each token: "
-                f"{self.cell.gate_captions[name]}.",
-                bounds=UNIT_INTERVAL,
-            )
-            for name, gate in gates.items()
-        }
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(previous, TensorState)
+        inputs = self._inputs(view, previous)
+        gates = self.cell.gates(inputs, tuple(previous[name] for name in self.cell.names))
+        return {name: capture_gate(self.cell, name, gate) for name, gate in gates.items()}
 
 
 class FreeRunningDecoder(LatentDecoder):
@@ -155,11 +149,11 @@ class FreeRunningDecoder(LatentDecoder):
         return TensorState({**self.from_latent(self.cell, latents), "latent": latents})
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
-        latents = before["latent"]
-        heard = self.dropout(latents)[:, None].expand(-1, view.inputs.shape[1], -1)
-        values, after = run_cell(self.cell, heard, before)
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(previous, TensorState)
+        latents = previous["latent"]
+        inputs = self.dropout(latents)[:, None].expand(-1, view.inputs.shape[1], -1)
+        values, after = run_cell(self.cell, inputs, previous)
         return HiddenStates(values=values, state=TensorState({**after, "latent": latents}))
 
 
@@ -172,30 +166,31 @@ class ParallelDecoder(LatentDecoder):
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask, NoContextMask)
     longest: int
 
-    def __init__(self, network: nn.Module, *, latent: int, places: int, width: int) -> None:
+    def __init__(self, network: nn.Module, *, latent: int, max_length: int, width: int) -> None:
         super().__init__()
         self.latent = latent
         self.network = network
-        self.longest = places
+        self.longest = max_length
         self.width = width
 
     def state_from_latents(self, latents: Tensor) -> TensorState:
-        first = torch.zeros(len(latents), dtype=torch.long, device=latents.device)
-        return TensorState({"latent": latents, "place": first})
+        start = torch.zeros(len(latents), dtype=torch.long, device=latents.device)
+        return TensorState({"latent": latents, "place": start})
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
-        count, place = view.inputs.shape[1], before["place"]
-        asked = place[:, None] + torch.arange(count, device=place.device)
-        if len(asked) and count and int(asked.max()) >= self.longest:
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(previous, TensorState)
+        count, start = view.inputs.shape[1], previous["place"]
+        positions = start[:, None] + torch.arange(count, device=start.device)
+        if len(positions) and count and int(positions.max()) >= self.longest:
             raise UserError(
                 f"this decoder generates at most {self.longest} tokens, got "
-                f"{int(asked.max()) + 1}; give shorter sentences, or train with a larger length."
+                f"{int(positions.max()) + 1}; give shorter sentences, or train with a larger "
+                "length."
             )
-        every = self.network(before["latent"]).unflatten(-1, (self.longest, self.width))
-        values = every.gather(1, asked[..., None].expand(-1, -1, self.width))
-        after = TensorState({"latent": before["latent"], "place": place + count})
+        all_values = self.network(previous["latent"]).unflatten(-1, (self.longest, self.width))
+        values = all_values.gather(1, positions[..., None].expand(-1, -1, self.width))
+        after = TensorState({"latent": previous["latent"], "place": start + count})
         return HiddenStates(values=values, state=after)
 
 
@@ -216,10 +211,10 @@ class MappedLatentDecoder(LatentDecoder):
         return self.inner.state_from_latents(self.network(latents))
 
     def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        return self.inner.capture_internals(view, before)
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        return self.inner.capture_internals(view, previous)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        result: HiddenStates = self.inner(view, before)
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        result: HiddenStates = self.inner(view, previous)
         return result

@@ -1,4 +1,4 @@
-"""Local latent-state chains: states inferred from the last one or two tokens, then a transition."""
+"""Latent-state n-grams: state posterior of the last one or two tokens, then a transition."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ class LocalStates(Backbone):
 
     def _by_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, K) log P(z | s) of each token's own state, and of the next state."""
-        distinct, places = _distinct(tokens)
-        here = self.posterior(distinct)
-        following = self.transition(here, distinct)
-        return F.embedding(places, here), F.embedding(places, following)
+        distinct, inverse = _distinct(tokens)
+        posterior = self.posterior(distinct)
+        following = self.transition(posterior, distinct)
+        return F.embedding(inverse, posterior), F.embedding(inverse, following)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
-        here, _ = self._by_token(view.inputs)
-        last = view.inputs[0, int(view.lengths[0]) - 1]
+        log_posterior, _ = self._by_token(view.inputs)
+        last_token = view.inputs[0, int(view.lengths[0]) - 1]
         return {
             "state posterior": Capture(
-                values=here.exp(),
+                values=log_posterior.exp(),
                 axes=("batch", "source", "state"),
                 caption="P(state | token) for each input token.",
                 sums_to_one="state",
@@ -94,7 +94,7 @@ class LocalStates(Backbone):
                 sums_to_one="state",
             ),
             "transitions": Capture(
-                values=self.transition.table(last),
+                values=self.transition.table(last_token),
                 axes=("state", "next state"),
                 caption="P(next state | state); where it depends on the token, after the last one "
                 "of the first sentence.",
@@ -117,20 +117,20 @@ class TwoTokenStates(LocalStates):
         return TensorState({"last": torch.full((rows, 1), NO_TOKEN)})
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
-        tokens = torch.cat([before["last"].to(view.inputs.device), view.inputs], dim=1)
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(previous, TensorState)
+        tokens = torch.cat([previous["last"].to(view.inputs.device), view.inputs], dim=1)
         joined = self._joined(tokens)
-        moved = self.transition(joined.flatten(0, 1), view.inputs.flatten())
-        values = moved.view(*view.inputs.shape, -1)
+        predicted = self.transition(joined.flatten(0, 1), view.inputs.flatten())
+        values = predicted.view(*view.inputs.shape, -1)
         return HiddenStates(values=values, state=TensorState({"last": tokens[:, -1:]}))
 
     def _joined(self, tokens: Tensor) -> Tensor:
         """(B, T, K) norm[P(z | s_{i+1}) P(z | s_i)] for T pairs among T + 1 tokens."""
         absent = (tokens[:, :-1] == NO_TOKEN)[..., None]
-        here, following = self._by_token(tokens.clamp(min=0))
+        log_posterior, following = self._by_token(tokens.clamp(min=0))
         expected = following[:, :-1].masked_fill(absent, 0.0)
-        return torch.log_softmax(here[:, 1:] + expected, dim=-1)
+        return torch.log_softmax(log_posterior[:, 1:] + expected, dim=-1)
 
 
 def _distinct(tokens: Tensor) -> tuple[Tensor, Tensor]:

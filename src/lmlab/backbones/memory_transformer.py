@@ -1,4 +1,4 @@
-"""Transformer encoder with memory layers (entity or fact memories) between its layers."""
+"""Transformer encoder with memory layers (entity, fact, knowledge base) between its blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmlab.backbones.transformer import (
 )
 from lmlab.core.attention_mask import ExplicitMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
-from lmlab.core.hidden_memory import HiddenMemory, MemoryOutput
+from lmlab.core.entity_memory import HiddenMemory, MemoryOutput
 from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
@@ -43,15 +43,15 @@ class MemoryTransformer(Transformer):
         width: int,
     ) -> None:
         super().__init__(embedding, stack, width=width)
-        self.memories = nn.ModuleDict({str(layer): part for layer, part in memories.items()})
+        self.memories = nn.ModuleDict({str(layer): memory for layer, memory in memories.items()})
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        assert state is None, "a memory between layers looks at whole texts"
+        assert state is None, "a memory between layers needs whole texts; no stepping"
         return self._recall(view, None)
 
-    def hidden_at(self, view: View, places: Tensor) -> Tensor:
+    def hidden_at(self, view: View, mask: Tensor) -> Tensor:
         # Memories use mentions anywhere in the text, so no layer can be restricted to positions.
-        return Backbone.hidden_at(self, view, places)
+        return Backbone.hidden_at(self, view, mask)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention, its sublayers' outputs and its hidden states."""
@@ -62,24 +62,24 @@ class MemoryTransformer(Transformer):
     def _recall(self, view: View, record: dict[str, Capture] | None) -> HiddenStates:
         scope = self.stack.biased(full_attention_context(view, record))
         values = self.embedding(view.inputs, position_ids(view), view.segments)
-        recalled: dict[int, dict[str, Tensor]] = {}
-        values, view = self._after(0, values, view, recalled)
+        memory_outputs: dict[int, dict[str, Tensor]] = {}
+        values, view = self._after(0, values, view, memory_outputs)
         blocks = dict(self.stack.layers())
         for layer in range(1, self.stack.depth + 1):
-            inside = self.stack.layer_context(scope, layer)
+            layer_scope = self.stack.layer_context(scope, layer)
             if layer in blocks:
-                values = blocks[layer](values, inside)
-            values, view = self._after(layer, values, view, recalled)
+                values = blocks[layer](values, layer_scope)
+            values, view = self._after(layer, values, view, memory_outputs)
             if layer in blocks:
-                capture_hidden(inside, values)
-        return HiddenStates(values=self.stack.finish(values), memory_outputs=recalled)
+                capture_hidden(layer_scope, values)
+        return HiddenStates(values=self.stack.finish(values), memory_outputs=memory_outputs)
 
     def _after(
-        self, layer: int, values: Tensor, view: View, recalled: dict[int, dict[str, Tensor]]
+        self, layer: int, values: Tensor, view: View, memory_outputs: dict[int, dict[str, Tensor]]
     ) -> tuple[Tensor, View]:
         """The hidden states after the layer's memory, and the view with detected mentions."""
         if str(layer) not in self.memories:
             return values, view
-        found: MemoryOutput = self.memories[str(layer)](values, view)
-        recalled[layer] = found.outputs
-        return found.values, view if found.spans is None else replace(view, spans=found.spans)
+        output: MemoryOutput = self.memories[str(layer)](values, view)
+        memory_outputs[layer] = output.outputs
+        return output.values, view if output.spans is None else replace(view, spans=output.spans)

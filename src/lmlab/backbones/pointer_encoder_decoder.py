@@ -1,4 +1,4 @@
-"""Encoder-decoders with an output on both sides, and with a copy pointer (PALM)."""
+"""Transformer encoder-decoders that also return encoder states, and with a copy pointer (PALM)."""
 
 from __future__ import annotations
 
@@ -90,26 +90,26 @@ class PointerEncoderDecoder(TwoOutputEncoderDecoder):
         return CopyHiddenStates(values=hidden.values, copy_distribution=copies, state=after)
 
     def decoder_and_encoder_hidden(self, view: View) -> tuple[HiddenStates, Tensor]:
-        hidden, read = super().decoder_and_encoder_hidden(view)
-        copies = self.pointer(hidden.values, read, view.inputs, self.copyable(view))
-        return CopyHiddenStates(values=hidden.values, copy_distribution=copies), read
+        hidden, encoded = super().decoder_and_encoder_hidden(view)
+        copies = self.pointer(hidden.values, encoded, view.inputs, self.copyable(view))
+        return CopyHiddenStates(values=hidden.values, copy_distribution=copies), encoded
 
     def init_decoder(self, view: View) -> PointerState:  # type: ignore[override]
         source = self.encode(view)
         inner = self.decoder.initial_state(len(view.inputs), source)
-        copyable, nothing = self.copyable(view), source.values[:, :0]
+        copyable, empty = self.copyable(view), source.values[:, :0]
         return PointerState(
             decoder_state=inner,
             read=source.values,
             source=view.inputs,
             copyable=copyable,
-            copy_distribution=self.pointer(nothing, source.values, view.inputs, copyable),
+            copy_distribution=self.pointer(empty, source.values, view.inputs, copyable),
         )
 
     def copyable(self, view: View) -> Tensor:
         """(B, S) bool: the words of a source."""
-        place = torch.arange(view.inputs.shape[1], device=view.inputs.device)
-        return (place < view.lengths[:, None]) & ~torch.isin(view.inputs, self.never_copied)
+        position = torch.arange(view.inputs.shape[1], device=view.inputs.device)
+        return (position < view.lengths[:, None]) & ~torch.isin(view.inputs, self.never_copied)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         hidden, _ = self.decoder_and_encoder_hidden(view)

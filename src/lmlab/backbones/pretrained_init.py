@@ -1,4 +1,4 @@
-"""Initialise a Transformer from a pretrained encoder's weights."""
+"""Copies a pretrained encoder's weights into a Transformer of the same architecture (checked)."""
 
 from __future__ import annotations
 
@@ -19,42 +19,45 @@ IGNORED_SETTINGS = frozenset({"training", "p", "dropout"})
 
 
 @torch.no_grad()
-def copy_encoder_weights(own: Transformer, encoder: System) -> None:
+def copy_encoder_weights(target: Transformer, encoder: System) -> None:
     """Copy the weights of the encoder's backbone, whose architecture must equal that of `own`.
 
     The attention mask may differ: `own` uses that of its objective, so a causal model can
     initialise a bidirectional one.
     """
-    given = encoder.backbone if isinstance(encoder, Assembly) else None
-    if not isinstance(given, Transformer):
+    source = encoder.backbone if isinstance(encoder, Assembly) else None
+    if not isinstance(source, Transformer):
         raise UserError(
             "--encoder must be a run of a Transformer encoder trained on single texts, and this "
             "run is not one; train one first (lmlab train roberta …) and give its folder by "
             "--encoder."
         )
-    ours, theirs = _build(own), _build(given)
-    for name in sorted(ours.keys() | theirs.keys()):
-        here, there = ours.get(name, "missing"), theirs.get(name, "missing")
-        if here != there:
+    target_settings, source_settings = _architecture(target), _architecture(source)
+    for name in sorted(target_settings.keys() | source_settings.keys()):
+        expected, actual = (
+            target_settings.get(name, "missing"),
+            source_settings.get(name, "missing"),
+        )
+        if expected != actual:
             raise UserError(
-                f"the encoder has a different architecture ({name} is {there} there and {here} "
-                "here); remove the encoder's settings from --set, or train an encoder that has "
-                "them."
+                f"the encoder has a different architecture ({name} is {actual} there and "
+                f"{expected} here); remove the encoder's settings from --set, or train an encoder "
+                "that has them."
             )
-    for parameter, learnt in zip(own.parameters(), given.parameters(), strict=True):
-        parameter.copy_(learnt)
+    for parameter, trained in zip(target.parameters(), source.parameters(), strict=True):
+        parameter.copy_(trained)
 
 
-def _build(module: nn.Module) -> dict[str, Any]:
+def _architecture(module: nn.Module) -> dict[str, Any]:
     """A module's architecture: parameter shapes, and the classes and settings of its parts."""
-    found: dict[str, Any] = {k: tuple(p.shape) for k, p in module.named_parameters()}
+    settings: dict[str, Any] = {k: tuple(p.shape) for k, p in module.named_parameters()}
     for path, part in module.named_modules():
-        found[f"{path} itself".lstrip()] = type(part).__name__
+        settings[f"{path} itself".lstrip()] = type(part).__name__
         for name, value in vars(part).items():
             if (
                 isinstance(value, COMPARED_TYPES)
                 and name not in IGNORED_SETTINGS
                 and name[0] != "_"
             ):
-                found[f"{path}.{name}".lstrip(".")] = getattr(value, "__name__", value)
-    return found
+                settings[f"{path}.{name}".lstrip(".")] = getattr(value, "__name__", value)
+    return settings

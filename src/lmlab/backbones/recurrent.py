@@ -50,65 +50,73 @@ class Recurrent(Backbone):
         """The tensors of an initial state that can be set, with their widths."""
         return {
             f"{layer}.{name}": cell.width
-            for layer, cell in self._layers()
+            for layer, cell in stacked_cells(self.cells)
             for name in cell.free_state_names
         }
 
     def state_from_free(self, free: Mapping[str, Tensor]) -> TensorState:
         """The state given by a tensor (rows, W) for each of `free_state_widths`."""
         tensors: dict[str, Tensor] = {}
-        for layer, cell in self._layers():
-            begun = cell.state_from_free(
+        for layer, cell in stacked_cells(self.cells):
+            cell_state = cell.state_from_free(
                 tuple(free[f"{layer}.{name}"] for name in cell.free_state_names)
             )
-            tensors.update(zip(_names(layer, cell), begun, strict=True))
+            tensors.update(zip(state_names(layer, cell), cell_state, strict=True))
         return TensorState(tensors)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        found, after = self.all_layers(view, state)
-        return HiddenStates(values=self.output(found[-1]), state=after)
+        layers, after = self.all_layers(view, state)
+        return HiddenStates(values=self.output(layers[-1]), state=after)
 
     def all_layers(
         self, view: View, state: State | None = None
     ) -> tuple[list[Tensor], TensorState]:
         """The embeddings and every layer's output, (B, T, W) each, and the state after them."""
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(previous, TensorState)
         after: dict[str, Tensor] = {}
-        found: list[Tensor] = [self.embedding(view.inputs)]
-        for layer, cell in self._layers():
-            names = _names(layer, cell)
-            begun = tuple(before[name] for name in names)
-            values, parts = cell(self.dropout(found[-1]), begun)
-            found.append(values)
-            after.update(zip(names, parts, strict=True))
-        return found, TensorState(after)
+        outputs: list[Tensor] = [self.embedding(view.inputs)]
+        for layer, cell in stacked_cells(self.cells):
+            names = state_names(layer, cell)
+            cell_state = tuple(previous[name] for name in names)
+            values, next_state = cell(self.dropout(outputs[-1]), cell_state)
+            outputs.append(values)
+            after.update(zip(names, next_state, strict=True))
+        return outputs, TensorState(after)
 
     def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
         """Every layer's gates over time, continuing from `state` where given."""
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(previous, TensorState)
         captures: dict[str, Capture] = {}
         values = self.embedding(view.inputs)
-        for layer, cell in self._layers():
-            begun = tuple(before[name] for name in _names(layer, cell))
-            for name, gate in cell.gates(values, begun).items():
+        for layer, cell in stacked_cells(self.cells):
+            cell_state = tuple(previous[name] for name in state_names(layer, cell))
+            for name, gate in cell.gates(values, cell_state).items():
                 title = name if len(self.cells) == 1 else f"layer {layer + 1} {name}"
-                captures[title] = Capture(
-                    values=gate,
-                    axes=("batch", "time", "unit"),
-                    caption=f"The {name} of every unit, at the step that predicts each token: "
-                    f"{cell.gate_captions[name]}.",
-                    bounds=UNIT_INTERVAL,
-                )
-            values, _ = cell(values, begun)
+                captures[title] = capture_gate(cell, name, gate)
+            values, _ = cell(values, cell_state)
         return captures
 
-    def _layers(self) -> Iterator[tuple[int, RecurrentCell]]:
-        for layer, cell in enumerate(self.cells):
-            assert isinstance(cell, RecurrentCell)
-            yield layer, cell
+
+def stacked_cells(cells: nn.ModuleList) -> Iterator[tuple[int, RecurrentCell]]:
+    """The number, from 0, and cell of each layer."""
+    for layer, cell in enumerate(cells):
+        assert isinstance(cell, RecurrentCell)
+        yield layer, cell
 
 
-def _names(layer: int, cell: RecurrentCell) -> list[str]:
+def state_names(layer: int, cell: RecurrentCell) -> list[str]:
+    """Names of a layer's tensors in the state of a stack."""
     return [f"{layer}.{name}" for name in cell.names]
+
+
+def capture_gate(cell: RecurrentCell, name: str, gate: Tensor) -> Capture:
+    """A gate's activations (B, T, W) as a labelled capture."""
+    return Capture(
+        values=gate,
+        axes=("batch", "time", "unit"),
+        caption=f"The {name} of every unit, at the step that predicts each token: "
+        f"{cell.gate_captions[name]}.",
+        bounds=UNIT_INTERVAL,
+    )

@@ -1,12 +1,13 @@
-"""RNN decoders: plain, with Bahdanau attention, and with Luong attention."""
+"""Seq2seq RNN decoders: plain, with Bahdanau attention, and with Luong attention."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from lmlab.backbones.recurrent import stacked_cells, state_names
 from lmlab.core.state import TensorState
 from lmlab.layers.recurrent_cells import CellState, RecurrentCell
 from lmlab.layers.rnn_attention import DotAttention
@@ -34,20 +35,26 @@ class RNNDecoder(nn.Module):
         self.context_every_step = everywhere
         self.width = cells[-1].width
 
-    def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
+    def begin(
+        self, values: Tensor, lengths: Tensor, encoder_states: Sequence[CellState]
+    ) -> TensorState:
         """The state before the first token, given the encoded source (B, S, W) and last states."""
         tensors = {
             name: part
-            for (layer, cell), state in zip(self._layers(), last, strict=True)
-            for name, part in zip(_names(layer, cell), state, strict=True)
+            for (layer, cell), state in zip(stacked_cells(self.cells), encoder_states, strict=True)
+            for name, part in zip(state_names(layer, cell), state, strict=True)
         }
         if self.context_every_step:
-            tensors["summary"] = last[-1][0]
+            tensors["summary"] = encoder_states[-1][0]
         return TensorState(tensors)
 
     def free_state_widths(self) -> dict[str, int]:
         """The cells' own tensors in a state, with their widths."""
-        return {name: cell.width for layer, cell in self._layers() for name in _names(layer, cell)}
+        return {
+            name: cell.width
+            for layer, cell in stacked_cells(self.cells)
+            for name in state_names(layer, cell)
+        }
 
     def forward(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
         """Hidden states of further tokens, and the state after them."""
@@ -62,17 +69,12 @@ class RNNDecoder(nn.Module):
         """The cells over inputs (B, T, D); other tensors of the state are unchanged."""
         tensors = dict(state.tensors)
         values = inputs
-        for layer, cell in self._layers():
-            names = _names(layer, cell)
+        for layer, cell in stacked_cells(self.cells):
+            names = state_names(layer, cell)
             values = values if layer == 0 else self.dropout(values)
-            values, parts = cell(values, tuple(state[name] for name in names))
-            tensors.update(zip(names, parts, strict=True))
+            values, next_state = cell(values, tuple(state[name] for name in names))
+            tensors.update(zip(names, next_state, strict=True))
         return values, TensorState(tensors)
-
-    def _layers(self) -> Iterator[tuple[int, RecurrentCell]]:
-        for layer, cell in enumerate(self.cells):
-            assert isinstance(cell, RecurrentCell)
-            yield layer, cell
 
 
 class AttentionDecoder(RNNDecoder):
@@ -85,22 +87,24 @@ class AttentionDecoder(RNNDecoder):
         self,
         embedding: nn.Embedding,
         cells: Sequence[RecurrentCell],
-        glance: DotAttention,
+        attention: DotAttention,
         *,
         dropout: float = 0.0,
     ) -> None:
         super().__init__(embedding, cells, dropout=dropout)
-        self.attention = glance
+        self.attention = attention
         self.combine = nn.Linear(2 * self.width, self.width)
 
-    def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
-        place = torch.arange(values.shape[1], device=values.device)
+    def begin(
+        self, values: Tensor, lengths: Tensor, encoder_states: Sequence[CellState]
+    ) -> TensorState:
+        position = torch.arange(values.shape[1], device=values.device)
         return TensorState(
             {
-                **super().begin(values, lengths, last).tensors,
+                **super().begin(values, lengths, encoder_states).tensors,
                 "source": values,
                 "keys": self.attention.keys(values),
-                "behind": place >= lengths[:, None],
+                "behind": position >= lengths[:, None],
             }
         )
 
@@ -115,10 +119,10 @@ class AttentionDecoder(RNNDecoder):
         raise TypeError(f"{type(self).__name__} does not define decode_with_attention")
 
     def _attend(self, queries: Tensor, state: TensorState) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = self.attention(
+        attended: tuple[Tensor, Tensor] = self.attention(
             queries, state["keys"], state["source"], state["behind"]
         )
-        return found
+        return attended
 
     def _combined(self, values: Tensor, contexts: Tensor) -> Tensor:
         combined = self.combine(torch.cat([values, contexts], -1)).tanh()
@@ -135,7 +139,7 @@ class BahdanauDecoder(AttentionDecoder):
     def decode_with_attention(
         self, tokens: Tensor, state: TensorState
     ) -> tuple[Tensor, Tensor, TensorState]:
-        top = _names(len(self.cells) - 1, self.cells[-1])[0]  # type: ignore[arg-type]
+        top = state_names(len(self.cells) - 1, self.cells[-1])[0]  # type: ignore[arg-type]
         inputs = self.dropout(self.embedding(tokens))
         hidden, contexts, weights = [], [], []
         for vector in inputs.split(1, dim=1):
@@ -159,19 +163,21 @@ class LuongDecoder(AttentionDecoder):
         self,
         embedding: nn.Embedding,
         cells: Sequence[RecurrentCell],
-        glance: DotAttention,
+        attention: DotAttention,
         *,
         dropout: float = 0.0,
         input_feeding: bool = False,
     ) -> None:
-        super().__init__(embedding, cells, glance, dropout=dropout)
+        super().__init__(embedding, cells, attention, dropout=dropout)
         self.input_feeding = input_feeding
 
-    def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
-        state = super().begin(values, lengths, last)
+    def begin(
+        self, values: Tensor, lengths: Tensor, encoder_states: Sequence[CellState]
+    ) -> TensorState:
+        state = super().begin(values, lengths, encoder_states)
         if not self.input_feeding:
             return state
-        return TensorState({**state.tensors, "fed": torch.zeros_like(last[-1][0])})
+        return TensorState({**state.tensors, "fed": torch.zeros_like(encoder_states[-1][0])})
 
     def decode_with_attention(
         self, tokens: Tensor, state: TensorState
@@ -194,7 +200,3 @@ class LuongDecoder(AttentionDecoder):
         values, state = self._run(inputs, state)
         contexts, weights = self._attend(values, state)
         return self._combined(values, contexts), weights, state
-
-
-def _names(layer: int, cell: RecurrentCell) -> list[str]:
-    return [f"{layer}.{name}" for name in cell.names]

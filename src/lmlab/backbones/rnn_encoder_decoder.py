@@ -1,4 +1,4 @@
-"""RNN encoder-decoder (seq2seq): a recurrent encoder and a recurrent decoder."""
+"""RNN encoder-decoder (seq2seq): stacked recurrent encoder, joined with any RNN decoder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RNNEncoder(nn.Module):
         reversed_: bool = False,
     ) -> None:
         super().__init__()
-        assert not backwards or len(backwards) == len(forwards), "as many layers each way"
+        assert not backwards or len(backwards) == len(forwards), "as many layers per direction"
         self.embedding = embedding
         self.forwards = nn.ModuleList(forwards)
         self.backwards = nn.ModuleList(backwards)
@@ -45,32 +45,36 @@ class RNNEncoder(nn.Module):
         self.width = sum(cells[-1].width for cells in (forwards, backwards) if cells)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, list[CellState]]:
-        values, last = self.embedding(tokens), []
+        values, states = self.embedding(tokens), []
         if self.reversed:
             values = reverse_padded(values, lengths)
         for layer in range(len(self.forwards)):
             values, state = self._layer(layer, self.dropout(values), lengths)
-            last.append(state)
-        return (reverse_padded(values, lengths) if self.reversed else values), last
+            states.append(state)
+        return (reverse_padded(values, lengths) if self.reversed else values), states
 
     def _layer(self, layer: int, values: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
-        there = self.forwards[layer]
-        assert isinstance(there, RecurrentCell)
-        outputs, state = there.read(values, lengths)
+        forward_cell = self.forwards[layer]
+        assert isinstance(forward_cell, RecurrentCell)
+        outputs, state = forward_cell.read(values, lengths)
         if not self.backwards:
             return outputs, state
-        back = self.backwards[layer]
-        assert isinstance(back, RecurrentCell)
-        found, other = back.read(reverse_padded(values, lengths), lengths)
-        both = tuple(torch.cat(parts, -1) for parts in zip(state, other, strict=True))
-        return torch.cat([outputs, reverse_padded(found, lengths)], -1), both
+        backward_cell = self.backwards[layer]
+        assert isinstance(backward_cell, RecurrentCell)
+        backward_outputs, backward_state = backward_cell.read(
+            reverse_padded(values, lengths), lengths
+        )
+        joint_state = tuple(
+            torch.cat(parts, -1) for parts in zip(state, backward_state, strict=True)
+        )
+        return torch.cat([outputs, reverse_padded(backward_outputs, lengths)], -1), joint_state
 
 
 def reverse_padded(values: Tensor, lengths: Tensor) -> Tensor:
     """Reverse each row (B, T, W) up to its length; padding stays in place."""
-    place = torch.arange(values.shape[1], device=values.device)
-    mirrored = lengths[:, None] - 1 - place
-    index = torch.where(mirrored >= 0, mirrored, place)
+    position = torch.arange(values.shape[1], device=values.device)
+    mirrored = lengths[:, None] - 1 - position
+    index = torch.where(mirrored >= 0, mirrored, position)
     return values.gather(1, index[..., None].expand_as(values))
 
 
@@ -83,16 +87,16 @@ class RNNEncoderDecoder(EncoderDecoderBackbone):
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
 
-    def __init__(self, reader: RNNEncoder, writer: RNNDecoder) -> None:
+    def __init__(self, encoder: RNNEncoder, decoder: RNNDecoder) -> None:
         super().__init__()
-        assert reader.width == writer.width, "the writer begins where the reader ends"
-        self.encoder = reader
-        self.decoder = writer
-        self.width = writer.width
+        assert encoder.width == decoder.width, "encoder and decoder need the same width"
+        self.encoder = encoder
+        self.decoder = decoder
+        self.width = decoder.width
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         if state is None:
-            assert view.decoder is not None, "a reader and a writer need a view of both"
+            assert view.decoder is not None, "an encoder-decoder needs a view of both sides"
             state, view = self.init_decoder(view), view.decoder
         assert isinstance(state, TensorState)
         values, after = self.decoder(view.inputs, state)
@@ -103,8 +107,8 @@ class RNNEncoderDecoder(EncoderDecoderBackbone):
         return values
 
     def init_decoder(self, view: View) -> TensorState:
-        values, last = self.encoder(view.inputs, view.lengths)
-        return self.decoder.begin(values, view.lengths, last)
+        values, encoder_states = self.encoder(view.inputs, view.lengths)
+        return self.decoder.begin(values, view.lengths, encoder_states)
 
     def free_state_widths(self) -> dict[str, int]:
         """Tensors of the decoder's initial state that a latent variable may shift, with widths."""

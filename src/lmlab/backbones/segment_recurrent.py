@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -74,159 +74,184 @@ class SegmentRecurrentTransformer(Backbone):
         assert state is None or isinstance(state, TensorState)
         # In evaluation any size gives the same; smaller ones project the memory more often.
         size = self.segment if self.training else max(self.segment, self.eval_memory_length)
-        memory, read = state, []
+        memory, outputs = state, []
         for part in split_segments(view, size):
-            values, memory = self._read(part, memory)
-            read.append(values)
-        if not read:
-            return HiddenStates(values=self._embedded(view.inputs), state=memory)
-        return HiddenStates(values=torch.cat(read, 1), state=memory)
+            values, memory = self._encode(part, memory)
+            outputs.append(values)
+        if not outputs:
+            return HiddenStates(values=self._embed(view.inputs), state=memory)
+        return HiddenStates(values=torch.cat(outputs, 1), state=memory)
 
-    def _read(
+    def _encode(
         self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
     ) -> tuple[Tensor, TensorState]:
         """(B, T, W) the hidden states of one segment, and the memory after it."""
-        scope, values = self._scope(view, memory), self._embedded(view.inputs)
+        scope, values = self._scope(view, memory), self._embed(view.inputs)
         if record is not None:
             scope = scope.with_captures(record)
-        scope, below = self.stack.biased(scope), {}
+        scope, layer_inputs = self.stack.biased(scope), {}
         for layer, block in self.stack.layers():
-            inside = self.stack.layer_context(scope, layer)
-            below[_name(layer)] = values.detach()
-            joined = None if memory is None else torch.cat([memory[_name(layer)], values], 1)
-            values = block(values, inside, content=joined)
-            capture_hidden(inside, values)
-        return self.stack.finish(values), self._remember(view, below, memory)
+            layer_scope = self.stack.layer_context(scope, layer)
+            layer_inputs[layer_name(layer)] = values.detach()
+            joined = None if memory is None else torch.cat([memory[layer_name(layer)], values], 1)
+            values = block(values, layer_scope, content=joined)
+            capture_hidden(layer_scope, values)
+        return self.stack.finish(values), self._update_memory(view, layer_inputs, memory)
 
-    def _embedded(self, inputs: Tensor) -> Tensor:
+    def _embed(self, inputs: Tensor) -> Tensor:
         """(B, T, W) input of the first layer, without absolute positions."""
-        places = torch.arange(inputs.shape[1], device=inputs.device)[None]
-        values: Tensor = self.embedding(inputs, places)
+        positions = torch.arange(inputs.shape[1], device=inputs.device)[None]
+        values: Tensor = self.embedding(inputs, positions)
         return values
 
     def _scope(self, view: View, memory: TensorState | None) -> AttentionContext:
         """The segment's positions are 0, 1, 2 …; those of the memory are negative."""
-        places = torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
-        keys, known = places, torch.ones_like(places, dtype=torch.bool)
+        positions = torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
+        keys, non_empty = positions, torch.ones_like(positions, dtype=torch.bool)
         if memory is not None:
             past, rows = memory["positions"], len(view.inputs)
-            keys = torch.cat([past, places.expand(rows, -1)], 1)
-            known = torch.cat([past < 0, known.expand(rows, -1)], 1)
-        reach = None if self.training else self.eval_memory_length
+            keys = torch.cat([past, positions.expand(rows, -1)], 1)
+            non_empty = torch.cat([past < 0, non_empty.expand(rows, -1)], 1)
+        max_distance = None if self.training else self.eval_memory_length
         return AttentionContext(
-            mask=_looking_back(places, keys, known, _shorter(reach, view)),
-            query_positions=places,
+            mask=_distance_mask(positions, keys, non_empty, _limit_distance(max_distance, view)),
+            query_positions=positions,
             key_positions=keys,
         )
 
-    def _remember(
-        self, view: View, below: dict[str, Tensor], before: TensorState | None
+    def _update_memory(
+        self, view: View, layer_inputs: dict[str, Tensor], memory: TensorState | None
     ) -> TensorState:
         """The last non-padding positions of each row, up to the memory length of the mode.
 
         `positions` counts back from the next position: -1 is the last one; 0 marks empty entries,
         in rows with fewer positions than others.
         """
-        rows, time = view.inputs.shape
-        place = torch.arange(time, device=view.inputs.device)
-        positions = (place - view.lengths[:, None]).clamp(max=0)
-        if before is not None:
-            past = before["positions"]
-            moved = past.where(past == 0, past - view.lengths[:, None])
-            positions = torch.cat([moved, positions], 1)
-            below = {name: torch.cat([before[name], new], 1) for name, new in below.items()}
-        real = positions < 0
-        most = self.memory if self.training else self.eval_memory_length
-        count = min(most, int(real.sum(1).max()))
-        # Empty entries first, the others after them in order; the last ones are retained.
-        kept = real.long().argsort(dim=1, stable=True)[:, real.shape[1] - count :]
-        row = torch.arange(rows, device=kept.device)[:, None]
-        layers = {name: each[row, kept] for name, each in below.items()}
-        return TensorState({"positions": positions[row, kept], **layers})
+        max_length = self.memory if self.training else self.eval_memory_length
+        return extend_memory(
+            memory, layer_inputs, view, step=view.lengths[:, None], max_length=max_length
+        )
 
     # Token by token -----------------------------------------------------------------------------
 
     def initial_state(self, rows: int) -> TransformerState:
         layers = tuple(block.initial_cache(rows) for _, block in self.stack.layers())
         device = next(self.parameters()).device
-        nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
-        return TransformerState(layers, nothing, nothing.bool())
+        empty = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        return TransformerState(layers, empty, empty.bool())
 
     def _step(self, view: View, state: TransformerState) -> HiddenStates:
         """New positions (B, new), without padding, under the evaluation mask in either mode."""
         if state.positions.shape[1] >= self.eval_memory_length + MAX_STALE_POSITIONS:
-            state = _shortened(state, self.eval_memory_length)
-        places = _next_places(view, state)
-        keys = torch.cat([state.positions, places], 1)
-        known = torch.ones_like(keys, dtype=torch.bool)
+            state = _truncated(state, self.eval_memory_length)
+        positions = _next_positions(view, state)
+        keys = torch.cat([state.positions, positions], 1)
+        non_empty = torch.ones_like(keys, dtype=torch.bool)
         scope = AttentionContext(
-            mask=_looking_back(places, keys, known, _shorter(self.eval_memory_length, view)),
-            query_positions=places,
+            mask=_distance_mask(
+                positions, keys, non_empty, _limit_distance(self.eval_memory_length, view)
+            ),
+            query_positions=positions,
             key_positions=keys,
         )
-        values = self.embedding(view.inputs, places)
-        values, layers = self.stack.step(values, scope, state.layers, places)
-        return HiddenStates(values=values, state=TransformerState(layers, keys, known))
+        values = self.embedding(view.inputs, positions)
+        values, layers = self.stack.step(values, scope, state.layers, positions)
+        return HiddenStates(values=values, state=TransformerState(layers, keys, non_empty))
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention, its sublayers' outputs and its hidden states, in one segment."""
         record: dict[str, Capture] = {}
-        self._read(view, None, record)
+        self._encode(view, None, record)
         return record
 
 
 def split_segments(view: View, size: int) -> Iterator[View]:
     """Split a view into segments of `size`; rows that have ended are all padding."""
-    for first in range(0, view.inputs.shape[1], size):
-        inputs = view.inputs[:, first : first + size]
-        lengths = (view.lengths - first).clamp(0, inputs.shape[1])
+    for start in range(0, view.inputs.shape[1], size):
+        inputs = view.inputs[:, start : start + size]
+        lengths = (view.lengths - start).clamp(0, inputs.shape[1])
         yield View(inputs=inputs, lengths=lengths, attention_mask=view.attention_mask)
 
 
-def _name(layer: int) -> str:
+def layer_name(layer: int) -> str:
+    """Name of a layer's inputs in a memory."""
     return f"layer.{layer}"
 
 
-def _shorter(reach: int | None, view: View) -> int | None:
+def extend_memory(
+    memory: TensorState | None,
+    layer_inputs: dict[str, Tensor],
+    view: View,
+    *,
+    step: Tensor,
+    max_length: int,
+) -> TensorState:
+    """Memory after a segment: its layer inputs (B, T, W) appended, the last positions retained.
+
+    `step` (B, 1) positions of the segment precede the next one, from which `positions` counts back.
+    """
+    rows, time = view.inputs.shape[:2]
+    position = torch.arange(time, device=step.device).expand(rows, -1)
+    positions = (position - step).clamp(max=0)
+    if memory is not None:
+        past = memory["positions"]
+        positions = torch.cat([past.where(past == 0, past - step), positions], 1)
+        layer_inputs = {
+            name: torch.cat([memory[name], values], 1) for name, values in layer_inputs.items()
+        }
+    real = positions < 0
+    count = min(max_length, int(real.sum(1).max()))
+    # Empty entries first, the others after them in order; the last ones are retained.
+    retained = real.long().argsort(dim=1, stable=True)[:, real.shape[1] - count :]
+    row = torch.arange(rows, device=retained.device)[:, None]
+    layers = {name: values[row, retained] for name, values in layer_inputs.items()}
+    return TensorState({"positions": positions[row, retained], **layers})
+
+
+def drop_oldest(layers: Iterable[BlockCache], count: int) -> tuple[BlockCache, ...]:
+    """The layers' caches without the first `count` positions."""
+    caches = (layer.self_attention_cache for layer in layers)
+    return tuple(
+        BlockCache(KVCache.of(cache.keys[:, :, count:], cache.values[:, :, count:]))
+        for cache in caches
+    )
+
+
+def _limit_distance(max_distance: int | None, view: View) -> int | None:
     """How far back a position may attend, limited by the view's mask; None for no limit."""
     assert isinstance(view.attention_mask, CausalMask)
     if view.attention_mask.window is None:
-        return reach
+        return max_distance
     allowed = view.attention_mask.window - 1
-    return allowed if reach is None else min(reach, allowed)
+    return allowed if max_distance is None else min(max_distance, allowed)
 
 
-def _looking_back(queries: Tensor, keys: Tensor, known: Tensor, reach: int | None) -> Tensor:
+def _distance_mask(
+    queries: Tensor, keys: Tensor, non_empty: Tensor, max_distance: int | None
+) -> Tensor:
     """(B or 1, 1, Tq, Tk) whether each key is non-empty and 0 to `reach` positions back."""
     distance = queries[:, :, None] - keys[:, None, :]
-    seen = (distance >= 0) & known[:, None]
-    if reach is not None:
-        seen = seen & (distance <= reach)
-    return seen[:, None]
+    visible = (distance >= 0) & non_empty[:, None]
+    if max_distance is not None:
+        visible = visible & (distance <= max_distance)
+    return visible[:, None]
 
 
-def _next_places(view: View, state: TransformerState) -> Tensor:
+def _next_positions(view: View, state: TransformerState) -> Tensor:
     """(B, new) the positions after the last one in the state; only distances matter."""
-    rows, new = view.inputs.shape
-    following = torch.arange(new, device=view.inputs.device).expand(rows, -1)
+    rows, count = view.inputs.shape
+    following = torch.arange(count, device=view.inputs.device).expand(rows, -1)
     if not state.positions.shape[1]:
         return following
     return following + state.positions[:, -1:] + 1
 
 
-def _shortened(state: TransformerState, memory: int) -> TransformerState:
+def _truncated(state: TransformerState, memory: int) -> TransformerState:
     """The state truncated to the last `memory` positions."""
-    first = state.positions.shape[1] - memory
-    layers = tuple(
-        BlockCache(
-            KVCache.of(
-                layer.self_attention_cache.keys[:, :, first:],
-                layer.self_attention_cache.values[:, :, first:],
-            )
-        )
-        for layer in state.layers
+    start = state.positions.shape[1] - memory
+    return replace(
+        state,
+        layers=drop_oldest(state.layers, start),
+        positions=state.positions[:, start:],
+        non_padding=state.non_padding[:, start:],
     )
-    kept = replace(
-        state, positions=state.positions[:, first:], non_padding=state.non_padding[:, first:]
-    )
-    return replace(kept, layers=layers)

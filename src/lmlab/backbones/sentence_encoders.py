@@ -1,4 +1,4 @@
-"""Sentence encoders: a sentence to one vector, by an RNN or by a network over all positions."""
+"""Sentence encoders: reverse RNN, network on all embeddings, first-token or mean pooling."""
 
 from __future__ import annotations
 
@@ -16,6 +16,87 @@ from lmlab.core.view import View
 from lmlab.layers.recurrent_cells import CellState, RecurrentCell
 
 TextPooling = Literal["first", "mean"]
+
+
+class ReverseRNNEncoder(SentenceEncoder):
+    """Reverse RNN encoder: the last output of a cell that runs from the end to the start.
+
+    So the words decoded first are those encoded last (Sutskever et al. 2014). The initial state is
+    zero, or learned where the cell could not leave zero. Tokens (B, T) to (B, W), T steps; padding
+    never precedes a token.
+    """
+
+    def __init__(
+        self, embedding: nn.Embedding, cell: RecurrentCell, *, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.cell = cell
+        self.dropout = nn.Dropout(dropout)
+        self.width = cell.width
+        learned = (
+            None if cell.can_leave_zero else torch.randn(len(cell.free_state_names), cell.width)
+        )
+        self.first = None if learned is None else nn.Parameter(learned)
+
+    def _start(self, rows: int, like: Tensor) -> CellState:
+        if self.first is None:
+            return self.cell.start(rows, like)
+        return self.cell.state_from_free(tuple(part.expand(rows, -1) for part in self.first))
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        position = torch.arange(tokens.shape[1], device=tokens.device)
+        last = (lengths - 1).clamp(min=0)[:, None]
+        # Each row reversed; padding comes after it.
+        backwards = tokens.gather(1, (last - position).clamp(min=0))
+        values = self.dropout(self.embedding(backwards))
+        outputs, _ = self.cell(values, self._start(len(tokens), values))
+        last_index = last[..., None].expand(-1, 1, outputs.shape[-1])
+        return self.dropout(outputs.gather(1, last_index).squeeze(1))
+
+
+class FlattenedEncoder(SentenceEncoder):
+    """Network over the concatenated embeddings: z = f([e(s_1), …, e(s_n)]).
+
+    Sentences are padded with zeros to `places` positions; the input of `network` has places · D
+    units. With one linear layer it is a linear autoencoder's encoder. Tokens (B, T) to (B, W).
+    """
+
+    longest: int
+
+    def __init__(
+        self, embedding: nn.Embedding, network: nn.Module, *, max_length: int, width: int
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.network = network
+        self.longest = max_length
+        self.width = width
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        position = torch.arange(tokens.shape[1], device=tokens.device)
+        non_padding = (position < lengths[:, None])[..., None]
+        values = self.embedding(tokens) * non_padding
+        missing = self.longest - tokens.shape[1]
+        assert missing >= 0 or not non_padding[:, self.longest :].any(), "check_length comes first"
+        padded = F.pad(values, (0, 0, 0, missing))
+        result: Tensor = self.network(padded.flatten(1))
+        return result
+
+
+class ProjectedEncoder(SentenceEncoder):
+    """An encoder followed by a network, such as the projection to the latent."""
+
+    def __init__(self, encoder: SentenceEncoder, network: nn.Module, *, width: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.network = network
+        self.longest = encoder.longest
+        self.width = width
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        result: Tensor = self.network(self.encoder(tokens, lengths))
+        return result
 
 
 class PooledTextEncoder(nn.Module):
@@ -54,84 +135,3 @@ class PooledTextEncoder(nn.Module):
             pooled = (values * real).sum(1) / real.sum(1).clamp(min=1)
         vectors = pooled if self.projection is None else self.projection(pooled)
         return self.length * F.normalize(vectors, dim=1) if self.length else vectors
-
-
-class ReverseRNNEncoder(SentenceEncoder):
-    """Reverse RNN encoder: the last output of a cell that runs from the end to the start.
-
-    So the words decoded first are those encoded last (Sutskever et al. 2014). The initial state is
-    zero, or learned where the cell could not leave zero. Tokens (B, T) to (B, W), T steps; padding
-    never precedes a token.
-    """
-
-    def __init__(
-        self, embedding: nn.Embedding, cell: RecurrentCell, *, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.cell = cell
-        self.dropout = nn.Dropout(dropout)
-        self.width = cell.width
-        learned = (
-            None if cell.can_leave_zero else torch.randn(len(cell.free_state_names), cell.width)
-        )
-        self.first = None if learned is None else nn.Parameter(learned)
-
-    def _start(self, rows: int, like: Tensor) -> CellState:
-        if self.first is None:
-            return self.cell.start(rows, like)
-        return self.cell.state_from_free(tuple(part.expand(rows, -1) for part in self.first))
-
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        last = (lengths - 1).clamp(min=0)[:, None]
-        # Each row reversed; padding comes after it.
-        backwards = tokens.gather(1, (last - place).clamp(min=0))
-        values = self.dropout(self.embedding(backwards))
-        outputs, _ = self.cell(values, self._start(len(tokens), values))
-        read = last[..., None].expand(-1, 1, outputs.shape[-1])
-        return self.dropout(outputs.gather(1, read).squeeze(1))
-
-
-class FlattenedEncoder(SentenceEncoder):
-    """Network over the concatenated embeddings: z = f([e(s_1), …, e(s_n)]).
-
-    Sentences are padded with zeros to `places` positions; the input of `network` has places · D
-    units. With one linear layer it is a linear autoencoder's encoder. Tokens (B, T) to (B, W).
-    """
-
-    longest: int
-
-    def __init__(
-        self, embedding: nn.Embedding, network: nn.Module, *, places: int, width: int
-    ) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.network = network
-        self.longest = places
-        self.width = width
-
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        inside = (place < lengths[:, None])[..., None]
-        values = self.embedding(tokens) * inside
-        missing = self.longest - tokens.shape[1]
-        assert missing >= 0 or not inside[:, self.longest :].any(), "check_length comes first"
-        padded = F.pad(values, (0, 0, 0, missing))
-        result: Tensor = self.network(padded.flatten(1))
-        return result
-
-
-class ProjectedEncoder(SentenceEncoder):
-    """An encoder followed by a network, such as the projection to the latent."""
-
-    def __init__(self, encoder: SentenceEncoder, network: nn.Module, *, width: int) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.network = network
-        self.longest = encoder.longest
-        self.width = width
-
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        result: Tensor = self.network(self.encoder(tokens, lengths))
-        return result

@@ -53,9 +53,9 @@ class SetTransformer(Backbone):
         real = torch.arange(values.shape[1], device=values.device) < view.lengths[:, None]
         scope = AttentionContext(query_positions=positions, key_positions=positions, record=record)
         for number, layer in enumerate(self.layers, start=1):
-            inside = scope.for_layer(f"layer {number}")
-            values = layer(values, real, inside)
-            capture_hidden(inside, values)
+            layer_scope = scope.for_layer(f"layer {number}")
+            values = layer(values, real, layer_scope)
+            capture_hidden(layer_scope, values)
         return values if self.norm is None else self.norm(values)
 
     def layer_mask(self, length: int) -> LayerMask:

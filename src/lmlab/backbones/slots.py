@@ -1,4 +1,4 @@
-"""Slots: window positions that attend to earlier tokens instead of fixed distances."""
+"""Soft window: n attention heads pick earlier tokens, independently or coupled by a chain CRF."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Slots(LatentChoiceBackbone):
         self.mix = nn.Linear(len(priors) * self.width, self.width, bias=False)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        recalled, vectors = self._recall(view, state)
-        chosen = self.marginals(self._log_choices(recalled, vectors))
-        held = chosen @ vectors[:, None]  # (B, N, T, W)
-        values = self.mix(held.transpose(1, 2).flatten(2))
-        return HiddenStates(values=values, state=recalled.state)
+        context, vectors = self._recall(view, state)
+        weights = self.marginals(self._log_choices(context, vectors))
+        slot_vectors = weights @ vectors[:, None]  # (B, N, T, W)
+        values = self.mix(slot_vectors.transpose(1, 2).flatten(2))
+        return HiddenStates(values=values, state=context.state)
 
     def marginals(self, log_choices: Tensor) -> Tensor:
         """(B, N, T, S) probability that slot m of a position holds each token, from log-weights."""
@@ -54,17 +54,17 @@ class Slots(LatentChoiceBackbone):
     def _recall(self, view: View, state: State | None) -> tuple[TokenContext, Tensor]:
         keep = self.priors[0].memory_length
         assert keep is None or isinstance(keep, int)
-        recalled = token_context(view, state, keep=keep)
-        return recalled, self.dropout(self.embedding(recalled.ids))
+        context = token_context(view, state, keep=keep)
+        return context, self.dropout(self.embedding(context.ids))
 
-    def _log_choices(self, recalled: TokenContext, vectors: Tensor) -> Tensor:
+    def _log_choices(self, context: TokenContext, vectors: Tensor) -> Tensor:
         """(B, N, T, S) log P_m(j | i) + u_m · e(s_j), unnormalised."""
-        before, time = recalled.past_length, recalled.time
-        priors = torch.stack([prior(before, time, vectors) for prior in self.priors])
+        past_length, time = context.past_length, context.time
+        priors = torch.stack([prior(past_length, time, vectors) for prior in self.priors])
         return priors + self.token_scores(vectors).transpose(1, 2)[:, :, None]
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
-        recalled, vectors = self._recall(view, None)
+        context, vectors = self._recall(view, None)
         priors = [capture_prior(prior, view, vectors) for prior in self.priors]  # type: ignore
         return {
             "slot prior": Capture(
@@ -75,7 +75,7 @@ class Slots(LatentChoiceBackbone):
                 sums_to_one=priors[0].sums_to_one,
             ),
             "slot attention": Capture(
-                values=self.marginals(self._log_choices(recalled, vectors)),
+                values=self.marginals(self._log_choices(context, vectors)),
                 axes=("batch", "slot", "time", "source"),
                 caption="For each slot, which earlier token it holds when each token is predicted.",
                 sums_to_one="source",
@@ -105,10 +105,10 @@ class ChainedSlots(Slots):
 
     def log_transitions(self, count: int) -> Tensor:
         """(S, S) log ψ from each token to each."""
-        place = torch.arange(count, device=self.log_moves.device)
+        position = torch.arange(count, device=self.log_moves.device)
         max_distance = len(self.log_moves) // 2
-        ahead = (place - place[:, None]).clamp(-max_distance, max_distance)
-        return self.log_moves[ahead + max_distance]
+        offset = (position - position[:, None]).clamp(-max_distance, max_distance)
+        return self.log_moves[offset + max_distance]
 
     def marginals(self, log_choices: Tensor) -> Tensor:
         _, slots, _, count = log_choices.shape

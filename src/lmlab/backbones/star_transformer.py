@@ -98,16 +98,18 @@ class StarTransformer(Backbone):
         )
         values = inputs
         for number, layer in enumerate(self.layers, start=1):
-            inside = replace(scope, name=f"layer {number}")
-            values, relay = layer(values, inputs, relay, lengths, inside)
-            capture_hidden(inside, values)
+            layer_scope = replace(scope, name=f"layer {number}")
+            values, relay = layer(values, inputs, relay, lengths, layer_scope)
+            capture_hidden(layer_scope, values)
         return values
 
     def layer_mask(self, length: int) -> LayerMask:
         """A word attends to itself, its ring neighbours and the relay; the relay to all."""
-        near = ring_slots(torch.tensor([length]), length, self.reach)[0, :, : 2 * self.reach + 1]
+        neighbours = ring_slots(torch.tensor([length]), length, self.reach)[
+            0, :, : 2 * self.reach + 1
+        ]
         allowed = torch.zeros(length + 1, length + 1, dtype=torch.bool)
-        allowed[:length].scatter_(1, near, True)
+        allowed[:length].scatter_(1, neighbours, True)
         allowed[:, length] = allowed[length] = True
         return LayerMask(allowed=allowed, auxiliary_nodes=("the relay",))
 

@@ -1,4 +1,4 @@
-"""Transformer backbone: a stack of self-attention layers under any mask, with a KV cache."""
+"""Transformer backbone: self-attention layers under any mask, KV cache, optional shared layers."""
 
 from __future__ import annotations
 
@@ -93,48 +93,48 @@ class TransformerStack(nn.Module):
         """(B, T, W) the output of the last layer."""
         scope = self.biased(scope)
         for layer, block in self.layers():
-            inside = self.layer_context(scope, layer)
-            values = block(values, inside, source=source)
-            capture_hidden(inside, values)
+            layer_scope = self.layer_context(scope, layer)
+            values = block(values, layer_scope, source=source)
+            capture_hidden(layer_scope, values)
         return self.finish(values)
 
     def at_positions(
         self,
         values: Tensor,
         scope: AttentionContext,
-        asked: PositionSubset,
+        targets: PositionSubset,
         *,
-        same: UniqueInputs | None = None,
+        unique: UniqueInputs | None = None,
     ) -> Tensor:
         """(B, M, W) the output at some positions; the last layer computes only these.
 
         With `same`, `values` are the unique inputs (1, U, W), projected once by the first layer.
         """
         scope, projected = self.biased(scope), None
-        *below, (last, top) = self.layers()
-        if same is not None:
-            projected = same.expand(below[0][1].project(values)) if below else None
-            values = same.expand(values)
-        for layer, block in below:
+        *lower_layers, (last, last_block) = self.layers()
+        if unique is not None:
+            projected = unique.expand(lower_layers[0][1].project(values)) if lower_layers else None
+            values = unique.expand(values)
+        for layer, block in lower_layers:
             values = block(values, self.layer_context(scope, layer), projected=projected)
             projected = None
-        inside = self.layer_context(scope.at_positions(asked.positions), last)
-        return self.finish(top(asked.gather(values), inside, content=values))
+        layer_scope = self.layer_context(scope.at_positions(targets.positions), last)
+        return self.finish(last_block(targets.gather(values), layer_scope, content=values))
 
     def step(
         self,
         values: Tensor,
         scope: AttentionContext,
-        before: Sequence[BlockCache],
+        caches: Sequence[BlockCache],
         positions: Tensor,
         source_scope: AttentionContext | None = None,
     ) -> tuple[Tensor, tuple[BlockCache, ...]]:
         """The output for new positions, and the updated caches."""
         scope, after = self.biased(scope), []
-        for cache, (layer, block) in zip(before, self.layers(), strict=True):
-            inside = self.layer_context(scope, layer)
-            values, kept = block.step(values, inside, cache, positions, source_scope)
-            after.append(kept)
+        for cache, (layer, block) in zip(caches, self.layers(), strict=True):
+            layer_scope = self.layer_context(scope, layer)
+            values, updated = block.step(values, layer_scope, cache, positions, source_scope)
+            after.append(updated)
         return self.finish(values), tuple(after)
 
     def biased(self, scope: AttentionContext) -> AttentionContext:
@@ -145,8 +145,8 @@ class TransformerStack(nn.Module):
 
     def layer_context(self, scope: AttentionContext, layer: int) -> AttentionContext:
         """The attention context of one layer, by its number."""
-        silent = {head - 1 for each, head in self.disabled_heads if each == layer}
-        return scope.for_layer(f"layer {layer}", frozenset(silent))
+        disabled = {head - 1 for number, head in self.disabled_heads if number == layer}
+        return scope.for_layer(f"layer {layer}", frozenset(disabled))
 
     def finish(self, values: Tensor) -> Tensor:
         return values if self.norm is None else self.norm(values)
@@ -154,8 +154,8 @@ class TransformerStack(nn.Module):
 
 def capture_hidden(scope: AttentionContext, values: Tensor) -> None:
     """Record a layer's output, if requested."""
-    reading = "The vector of each position after the layer, unit by unit."
-    scope.capture("hidden", values, ("batch", "time", "unit"), reading)
+    caption = "The vector of each position after the layer, unit by unit."
+    scope.capture("hidden", values, ("batch", "time", "unit"), caption)
 
 
 class Transformer(Backbone):
@@ -187,13 +187,13 @@ class Transformer(Backbone):
         layers = tuple(
             block.initial_cache(rows, source, owners) for _, block in self.stack.layers()
         )
-        nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
-        real = None
+        empty = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        source_mask = None
         if source is not None:
             mask, (size, time) = source.scope.mask, source.values.shape[:2]
-            everything = torch.ones(size, time, dtype=torch.bool, device=device)
-            real = everything if mask is None else mask[:, 0, 0]
-        return TransformerState(layers, nothing, nothing.bool(), real)
+            all_visible = torch.ones(size, time, dtype=torch.bool, device=device)
+            source_mask = all_visible if mask is None else mask[:, 0, 0]
+        return TransformerState(layers, empty, empty.bool(), source_mask)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         if state is not None:
@@ -210,11 +210,11 @@ class Transformer(Backbone):
     ) -> Tensor:
         """(B, T, W) hidden states of all positions; internals go into `record` where given."""
         scope = full_attention_context(view, record)
-        apart = self.training or source is not None or record is not None
-        alike = None if apart else build_prefix_index(view)
-        if alike is not None:
-            return alike.expand(
-                self._encode_unique_prefixes(view, replace(scope, shared_prefixes=alike))
+        no_sharing = self.training or source is not None or record is not None
+        prefixes = None if no_sharing else build_prefix_index(view)
+        if prefixes is not None:
+            return prefixes.expand(
+                self._encode_unique_prefixes(view, replace(scope, shared_prefixes=prefixes))
             )
         values = self.embedding(view.inputs, position_ids(view), view.segments)
         scope.capture(
@@ -236,52 +236,56 @@ class Transformer(Backbone):
         hidden: Tensor = self.stack(values, scope)
         return hidden
 
-    def hidden_at(self, view: View, places: Tensor) -> Tensor:
-        """(N, W) hidden states at `places` (B, T); the last layer computes only these.
+    def hidden_at(self, view: View, mask: Tensor) -> Tensor:
+        """(N, W) hidden states at `mask` (B, T); the last layer computes only these.
 
         Inputs that are equal in many rows, as in copies of a text with one mask each, are embedded
         and projected once.
         """
-        if not bool(places.any()) or not any(True for _ in self.stack.layers()):
-            return super().hidden_at(view, places)
-        positions, asked = position_ids(view), PositionSubset.from_mask(places)
+        if not bool(mask.any()) or not any(True for _ in self.stack.layers()):
+            return super().hidden_at(view, mask)
+        positions, targets = position_ids(view), PositionSubset.from_mask(mask)
         # Not in training: dropout must differ.
-        same = (
+        unique = (
             None
             if self.training
             else UniqueInputs.from_inputs(view.inputs, positions, view.segments)
         )
-        if same is None:
+        if unique is None:
             values = self.embedding(view.inputs, positions, view.segments)
         else:
-            values = self.embedding(same.inputs, same.positions, same.segments)
-        found: Tensor = self.stack.at_positions(
-            values, full_attention_context(view), asked, same=same
+            values = self.embedding(unique.inputs, unique.positions, unique.segments)
+        hidden: Tensor = self.stack.at_positions(
+            values, full_attention_context(view), targets, unique=unique
         )
-        return found[asked.is_real]
+        return hidden[targets.is_real]
 
     def _step(self, view: View, state: TransformerState) -> HiddenStates:
-        rows, new = view.inputs.shape[:2]
+        rows, count = view.inputs.shape[:2]
         positions = self._next_positions(view, state)
         keys = torch.cat([state.positions.view(rows, -1, *positions.shape[2:]), positions], 1)
-        real = torch.arange(new, device=positions.device) < view.lengths[:, None]
-        seen = torch.cat([state.non_padding, real], 1)
+        real = torch.arange(count, device=positions.device) < view.lengths[:, None]
+        non_padding = torch.cat([state.non_padding, real], 1)
         scope = AttentionContext(
-            mask=_stepping_mask(view, state, seen), query_positions=positions, key_positions=keys
+            mask=_stepping_mask(view, state, non_padding),
+            query_positions=positions,
+            key_positions=keys,
         )
         values = self.embedding(view.inputs, positions, view.segments)
-        looks = _source_scope(state, positions)
-        values, layers = self.stack.step(values, scope, state.layers, positions, looks)
-        return HiddenStates(values=values, state=TransformerState(layers, keys, seen, state.source))
+        source_scope = _source_scope(state, positions)
+        values, layers = self.stack.step(values, scope, state.layers, positions, source_scope)
+        return HiddenStates(
+            values=values, state=TransformerState(layers, keys, non_padding, state.source)
+        )
 
     @staticmethod
     def _next_positions(view: View, state: TransformerState) -> Tensor:
         """(B, new) those of the view, or the next ones."""
         if view.positions is not None:
             return view.positions
-        first = state.positions.shape[1]
-        rows, new = view.inputs.shape[:2]
-        return torch.arange(first, first + new, device=view.inputs.device).expand(rows, -1)
+        start = state.positions.shape[1]
+        rows, count = view.inputs.shape[:2]
+        return torch.arange(start, start + count, device=view.inputs.device).expand(rows, -1)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention, its sublayers' outputs and its hidden states."""
@@ -314,19 +318,19 @@ def full_attention_context(
     )
 
 
-def _stepping_mask(view: View, state: TransformerState, seen: Tensor) -> Tensor | None:
+def _stepping_mask(view: View, state: TransformerState, non_padding: Tensor) -> Tensor | None:
     """(B, 1, new, past + new): past inputs without padding, and new ones by the view's mask."""
-    rows, new = view.inputs.shape[:2]
-    if new == 1 and bool(seen.all()):
+    rows, count = view.inputs.shape[:2]
+    if count == 1 and bool(non_padding.all()):
         return None
-    among = view.attention_mask.mask(view.lengths, new)
-    past = state.non_padding[:, None].expand(rows, new, -1)
-    return torch.cat([past, among], dim=-1)[:, None]
+    new_mask = view.attention_mask.mask(view.lengths, count)
+    past = state.non_padding[:, None].expand(rows, count, -1)
+    return torch.cat([past, new_mask], dim=-1)[:, None]
 
 
 def _source_scope(state: TransformerState, positions: Tensor) -> AttentionContext | None:
     if state.source is None:
         return None
     mask = None if bool(state.source.all()) else state.source[:, None, None]
-    places = torch.arange(state.source.shape[1], device=positions.device)[None]
-    return AttentionContext(mask=mask, query_positions=positions, key_positions=places)
+    source_positions = torch.arange(state.source.shape[1], device=positions.device)[None]
+    return AttentionContext(mask=mask, query_positions=positions, key_positions=source_positions)

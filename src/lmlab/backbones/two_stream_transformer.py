@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.backbones.backbone_interfaces import TwoStreamBackbone
+from lmlab.backbones.segment_recurrent import drop_oldest, extend_memory, layer_name
 from lmlab.backbones.transformer import TransformerStack, capture_hidden, position_ids
 from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
@@ -17,7 +18,6 @@ from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.layers.attention_context import AttentionContext, attention_mask_tensor
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.kv_cache import KVCache
 from lmlab.layers.position_subset import PositionSubset
 from lmlab.layers.transformer_block import BlockCache, TransformerBlock
 
@@ -88,7 +88,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         width: int,
         start: QueryVector | None = None,
         memory: int | None = None,
-        stretch: int | None = None,
+        segment_length: int | None = None,
     ) -> None:
         super().__init__()
         self.embedding = embedding
@@ -96,71 +96,71 @@ class TwoStreamTransformer(TwoStreamBackbone):
         self.width = width
         self.start = start
         self.memory = memory
-        self.segment_length = stretch
+        self.segment_length = segment_length
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view; `state` is the memory of the preceding text, if any."""
         assert state is None or isinstance(state, TensorState)
-        return self._read(view, state)
+        return self._encode(view, state)
 
-    def _read(
+    def _encode(
         self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
     ) -> HiddenStates:
-        asked = (
+        targets = (
             None
             if view.query_attention_mask is None
             else PositionSubset.from_mask(prediction_mask(view))
         )
-        scope = self._scope(view, asked, memory)
+        scope = self._scope(view, targets, memory)
         values = self.embedding(view.inputs, position_ids(view), view.segments)
         time = values.shape[1]
-        if asked is not None:
+        if targets is not None:
             # Both streams attend to the same keys, so they pass through a layer concatenated.
-            values = torch.cat([values, self._first(values, asked)], 1)
+            values = torch.cat([values, self._initial_queries(values, targets)], 1)
         if record is not None:
             scope = scope.with_captures(record)
-        values, below = self._through(values, scope, time, memory)
-        found = values if asked is None else asked.scatter_back(values[:, time:], time)
-        return HiddenStates(values=found, state=self._remember(view, below, memory))
+        values, layer_inputs = self._run_layers(values, scope, time, memory)
+        hidden = values if targets is None else targets.scatter_back(values[:, time:], time)
+        return HiddenStates(values=hidden, state=self._update_memory(view, layer_inputs, memory))
 
-    def _first(self, content: Tensor, asked: PositionSubset) -> Tensor:
+    def _initial_queries(self, content: Tensor, targets: PositionSubset) -> Tensor:
         """(B, M, W) initial queries."""
         if self.start is None:
-            return asked.gather(content)
-        vectors: Tensor = self.start(*asked.positions.shape)
+            return targets.gather(content)
+        vectors: Tensor = self.start(*targets.positions.shape)
         return vectors
 
-    def _through(
+    def _run_layers(
         self, values: Tensor, scope: AttentionContext, time: int, memory: TensorState | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(B, T + M, W) both streams after the last layer, and the content (B, T, W) below each."""
-        scope, below = self.stack.biased(scope), {}
+        scope, layer_inputs = self.stack.biased(scope), {}
         for layer, block in self.stack.layers():
-            inside, content = self.stack.layer_context(scope, layer), values[:, :time]
-            below[_name(layer)] = content
+            layer_scope, content = self.stack.layer_context(scope, layer), values[:, :time]
+            layer_inputs[layer_name(layer)] = content
             if memory is not None:
-                content = torch.cat([memory[_name(layer)], content], 1)
+                content = torch.cat([memory[layer_name(layer)], content], 1)
             alone = content.shape[1] == values.shape[1] == time
-            values = block(values, inside, content=None if alone else content)
-            capture_hidden(inside, values)
-        return self.stack.finish(values), below
+            values = block(values, layer_scope, content=None if alone else content)
+            capture_hidden(layer_scope, values)
+        return self.stack.finish(values), layer_inputs
 
     # Attention mask -----------------------------------------------------------------------------
 
     def _scope(
-        self, view: View, asked: PositionSubset | None, memory: TensorState | None
+        self, view: View, targets: PositionSubset | None, memory: TensorState | None
     ) -> AttentionContext:
         """Queries: content, then query stream. Keys: memory, then content."""
-        places = position_ids(view)
-        mask, queries, keys = _mask(view, asked, memory), places, places
+        positions = position_ids(view)
+        mask, queries, keys = _mask(view, targets, memory), positions, positions
         query_segments = key_segments = view.segments
-        if asked is not None:
+        if targets is not None:
             queries = torch.cat(
-                [queries.expand(len(asked.positions), -1), asked.gather_entries(queries)], 1
+                [queries.expand(len(targets.positions), -1), targets.gather_entries(queries)], 1
             )
             if query_segments is not None:
-                beside = asked.gather_entries(query_segments)
-                query_segments = torch.cat([query_segments, beside], 1)
+                target_segments = targets.gather_entries(query_segments)
+                query_segments = torch.cat([query_segments, target_segments], 1)
         if memory is not None:
             past = memory["positions"]
             keys = torch.cat([past, keys.expand(len(past), -1)], 1)
@@ -177,8 +177,8 @@ class TwoStreamTransformer(TwoStreamBackbone):
 
     # Segment recurrence -------------------------------------------------------------------------
 
-    def _remember(
-        self, view: View, below: dict[str, Tensor], before: TensorState | None
+    def _update_memory(
+        self, view: View, layer_inputs: dict[str, Tensor], memory: TensorState | None
     ) -> TensorState | None:
         """The last `memory` positions before the last one, with which the next segment begins.
 
@@ -186,70 +186,55 @@ class TwoStreamTransformer(TwoStreamBackbone):
         """
         if self.memory is None:
             return None
-        rows, time = view.inputs.shape[:2]
         step = (view.lengths - 1).clamp(min=0)[:, None]
-        place = torch.arange(time, device=step.device).expand(rows, -1)
-        positions = (place - step).clamp(max=0)
-        if before is not None:
-            past = before["positions"]
-            positions = torch.cat([past.where(past == 0, past - step), positions], 1)
-            below = {name: torch.cat([before[name], new], 1) for name, new in below.items()}
-        # The non-empty positions of each row in order, at its end; the last of them are retained.
-        real = positions < 0
-        count = min(self.memory, int(real.sum(1).max()))
-        kept = real.long().argsort(dim=1, stable=True)[:, real.shape[1] - count :]
-        layers = {
-            name: each.gather(1, kept[..., None].expand(-1, -1, each.shape[-1]))
-            for name, each in below.items()
-        }
-        return TensorState({"positions": positions.gather(1, kept), **layers})
+        return extend_memory(memory, layer_inputs, view, step=step, max_length=self.memory)
 
     # Token by token -----------------------------------------------------------------------------
 
     def initial_state(self, rows: int) -> TwoStreamCache:
         layers = tuple(block.initial_cache(rows) for _, block in self.stack.layers())
         device = next(self.parameters()).device
-        nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
-        return TwoStreamCache(layers, nothing, nothing)
+        empty = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        return TwoStreamCache(layers, empty, empty)
 
     def step(self, state: State, tokens: Tensor, segments: Tensor) -> TwoStreamCache:
         """The state after one more content token in each row; both are (B,)."""
         assert isinstance(state, TwoStreamCache)
         if self.segment_length and state.count and state.count % self.segment_length == 0:
-            state = _shortened(state, self.memory or 0)
-        here = torch.full_like(tokens, state.count)[:, None]
-        positions = torch.cat([state.positions, here], 1)
-        kinds = torch.cat([state.segments, segments[:, None]], 1)
+            state = _truncated(state, self.memory or 0)
+        position = torch.full_like(tokens, state.count)[:, None]
+        positions = torch.cat([state.positions, position], 1)
+        key_segments = torch.cat([state.segments, segments[:, None]], 1)
         scope = AttentionContext(
-            query_positions=here,
+            query_positions=position,
             key_positions=positions,
             query_segments=segments[:, None],
-            key_segments=kinds,
+            key_segments=key_segments,
         )
-        values = self.embedding(tokens[:, None], here, segments[:, None])
-        _, layers = self.stack.step(values, scope, state.layers, here)
-        return TwoStreamCache(layers, positions, kinds, state.count + 1)
+        values = self.embedding(tokens[:, None], position, segments[:, None])
+        _, layers = self.stack.step(values, scope, state.layers, position)
+        return TwoStreamCache(layers, positions, key_segments, state.count + 1)
 
     def query_next(self, state: State, segments: Tensor) -> Tensor:
         """(B, W) the query at the next position, of the given segment (B,)."""
         assert isinstance(state, TwoStreamCache)
-        assert self.start is not None, "queries that start as inputs have none at the next place"
-        here = torch.full_like(segments, state.count)[:, None]
+        assert self.start is not None, "queries that start as inputs have none at the next position"
+        position = torch.full_like(segments, state.count)[:, None]
         scope = AttentionContext(
-            query_positions=here,
+            query_positions=position,
             key_positions=state.positions,
             query_segments=segments[:, None],
             key_segments=state.segments,
         )
         scope, values = self.stack.biased(scope), self.start(len(segments), 1)
         for cache, (layer, block) in zip(state.layers, self.stack.layers(), strict=True):
-            values = _look(block, values, self.stack.layer_context(scope, layer), cache)
+            values = _query_layer(block, values, self.stack.layer_context(scope, layer), cache)
         return self.stack.finish(values)[:, 0]
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention, its sublayers' outputs and its hidden states, by stream."""
         record: dict[str, Capture] = {}
-        self._read(view, None, record)
+        self._encode(view, None, record)
         if view.query_attention_mask is None:
             return record
         return _by_stream(
@@ -257,63 +242,53 @@ class TwoStreamTransformer(TwoStreamBackbone):
         )
 
 
-def _name(layer: int) -> str:
-    return f"layer.{layer}"
-
-
-def _mask(view: View, asked: PositionSubset | None, memory: TensorState | None) -> Tensor | None:
+def _mask(view: View, targets: PositionSubset | None, memory: TensorState | None) -> Tensor | None:
     """(B, 1, T + M, past + T); None where everything is visible."""
     time = view.inputs.shape[1]
-    if asked is None and memory is None and not isinstance(view.attention_mask, CausalMask):
+    if targets is None and memory is None and not isinstance(view.attention_mask, CausalMask):
         return attention_mask_tensor(view.attention_mask, view.lengths, time)[0]
     mask = view.attention_mask.mask(view.lengths, time)
-    if asked is not None:
+    if targets is not None:
         assert view.query_attention_mask is not None
         queries = view.query_attention_mask.mask(view.lengths, time)
-        mask = torch.cat([mask, asked.gather(queries)], 1)
+        mask = torch.cat([mask, targets.gather(queries)], 1)
     if memory is not None:
         past = (memory["positions"] < 0)[:, None].expand(-1, mask.shape[1], -1)
         mask = torch.cat([past, mask], 2)
     return mask[:, None]
 
 
-def _shortened(state: TwoStreamCache, memory: int) -> TwoStreamCache:
+def _truncated(state: TwoStreamCache, memory: int) -> TwoStreamCache:
     """The last positions as a memory, assigned to the first segment."""
-    first = max(0, state.positions.shape[1] - memory)
-    layers = tuple(
-        BlockCache(
-            KVCache.of(
-                layer.self_attention_cache.keys[:, :, first:],
-                layer.self_attention_cache.values[:, :, first:],
-            )
-        )
-        for layer in state.layers
-    )
-    segments = torch.zeros_like(state.segments[:, first:])
-    return TwoStreamCache(layers, state.positions[:, first:], segments, state.count)
+    start = max(0, state.positions.shape[1] - memory)
+    segments = torch.zeros_like(state.segments[:, start:])
+    layers = drop_oldest(state.layers, start)
+    return TwoStreamCache(layers, state.positions[:, start:], segments, state.count)
 
 
-def _look(
+def _query_layer(
     block: TransformerBlock, values: Tensor, scope: AttentionContext, cache: BlockCache
 ) -> Tensor:
     """(B, 1, W) one layer of a query that attends to the cache and leaves it unchanged."""
-    around = block.self_attention_residual
+    residual = block.self_attention_residual
     output = block.attention.attend_to_cache(
-        around.sublayer_input(values), scope, cache.self_attention_cache
+        residual.sublayer_input(values), scope, cache.self_attention_cache
     )
-    values = around.sublayer_output(values, output)
-    around = block.feed_forward_residual
-    return around.sublayer_output(values, block.feed_forward(around.sublayer_input(values)))
+    values = residual.sublayer_output(values, output)
+    residual = block.feed_forward_residual
+    return residual.sublayer_output(values, block.feed_forward(residual.sublayer_input(values)))
 
 
-def _by_stream(record: dict[str, Capture], time: int, asked: PositionSubset) -> dict[str, Capture]:
+def _by_stream(
+    record: dict[str, Capture], time: int, targets: PositionSubset
+) -> dict[str, Capture]:
     """Captures split by stream; the query stream's are zero where there is no target."""
-    found = {}
+    captures = {}
     for name, capture in record.items():
         axis = capture.axes.index("time")
-        both = capture.values.movedim(axis, 1)
-        content, queries = both[:, :time], both[:, time:]
-        spread = asked.scatter_back(queries.flatten(2), time).view_as(content)
-        found[name] = replace(capture, values=content.movedim(1, axis))
-        found[f"query {name}"] = replace(capture, values=spread.movedim(1, axis))
-    return found
+        streams = capture.values.movedim(axis, 1)
+        content, queries = streams[:, :time], streams[:, time:]
+        dense_queries = targets.scatter_back(queries.flatten(2), time).view_as(content)
+        captures[name] = replace(capture, values=content.movedim(1, axis))
+        captures[f"query {name}"] = replace(capture, values=dense_queries.movedim(1, axis))
+    return captures

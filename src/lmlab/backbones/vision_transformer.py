@@ -52,8 +52,8 @@ class VisionTransformer(ImageTextBackbone):
 
     def encode_image(self, view: View) -> HiddenStates:
         rows = len(view.inputs)
-        first = torch.full((rows, 1), self.start, device=view.inputs.device)
-        inputs = self.vectors(view.inputs, first)
+        start_tokens = torch.full((rows, 1), self.start, device=view.inputs.device)
+        inputs = self.vectors(view.inputs, start_tokens)
         image = View(inputs=inputs, lengths=view.lengths + 1, attention_mask=FullMask())
         hidden: HiddenStates = self.transformer(image, self.transformer.initial_state(rows))
         return HiddenStates(values=hidden.values[:, :1], state=hidden.state)
@@ -61,14 +61,14 @@ class VisionTransformer(ImageTextBackbone):
     def image_text_view(self, view: View) -> View:
         """Image and text in one row: <s>, the patches, the words."""
         text, (rows, count, _) = view.decoder, view.inputs.shape
-        assert text is not None, "a text is predicted beside an image"
+        assert text is not None, "a text is predicted given an image"
         inputs = self.vectors(view.inputs, text.inputs)
-        place = torch.arange(inputs.shape[1], device=inputs.device)
-        before = place[None, :] <= place[:, None].clamp(min=count)
+        position = torch.arange(inputs.shape[1], device=inputs.device)
+        visible = position[None, :] <= position[:, None].clamp(min=count)
         return View(
             inputs=inputs,
             lengths=count + text.lengths,
-            attention_mask=ExplicitMask(before.expand(rows, -1, -1)),
+            attention_mask=ExplicitMask(visible.expand(rows, -1, -1)),
         )
 
     def vectors(self, image: Tensor, tokens: Tensor) -> Tensor:

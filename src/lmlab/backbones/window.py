@@ -1,4 +1,4 @@
-"""Fixed-window backbones: n-gram context, linear window, and no context."""
+"""Fixed-window backbones: none, bigram, n-gram ids, CBOW context, log-bilinear and its mixtures."""
 
 from __future__ import annotations
 
@@ -16,6 +16,123 @@ from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.core.vocabulary import NO_TOKEN
+
+
+class NoContext(Backbone):
+    """No context: the emission alone is the model. Values (B, T, 0)."""
+
+    output_kind: ClassVar[str] = "nothing"
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
+    width = 0
+
+    def initial_state(self, rows: int) -> TensorState:
+        return TensorState({"nothing": torch.zeros(rows, 0)})
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        rows, time = view.inputs.shape[:2]
+        empty = torch.zeros(rows, time, 0, device=view.inputs.device)
+        return HiddenStates(values=empty, state=state or self.initial_state(rows))
+
+
+class PreviousToken(Backbone):
+    """Bigram context: h_i = e(s_{i-1}), the embedding of the previous token.
+
+    Inputs (B, T), values (B, T, W). Stateless.
+    """
+
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
+
+    def __init__(self, embedding: nn.Embedding, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.width = embedding.embedding_dim
+        self.dropout = nn.Dropout(dropout)
+
+    def initial_state(self, rows: int) -> TensorState:
+        return TensorState({"nothing": torch.zeros(rows, 0)})
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        values = self.dropout(self.embedding(view.inputs))
+        return HiddenStates(values=values, state=state or self.initial_state(len(view.inputs)))
+
+
+class NgramContext(Backbone):
+    """N-gram context: the last n - 1 token ids, the latest last, for table lookup.
+
+    Inputs (B, T), values (B, T, n - 1) int64; `NO_TOKEN` before the first input.
+    """
+
+    output_kind: ClassVar[str] = "contexts"
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.width = size
+
+    def initial_state(self, rows: int) -> TensorState:
+        return TensorState({"last": torch.full((rows, self.width), NO_TOKEN)})
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        previous = self.initial_state(len(view.inputs)) if state is None else state
+        assert isinstance(previous, TensorState)
+        joined = torch.cat([previous["last"].to(view.inputs.device), view.inputs], dim=1)
+        time = view.inputs.shape[1]
+        if self.width == 0:
+            return HiddenStates(values=joined.new_zeros(*view.inputs.shape, 0), state=previous)
+        values = joined.unfold(1, self.width, 1)[:, 1:]
+        return HiddenStates(values=values, state=TensorState({"last": joined[:, time:]}))
+
+
+class ContextWords(Backbone):
+    """The ids of the inputs visible to each position, in reading order, then `NO_TOKEN`.
+
+    Inputs (B, T), values (B, T, M) int64, M the largest number visible, at least 1. It has no
+    parameters: the emission embeds the ids. Cost B · T² for the order.
+    """
+
+    output_kind: ClassVar[str] = "contexts"
+    supported_masks: ClassVar[tuple[type, ...]] = (ExplicitMask,)
+
+    def __init__(self, max_words: int) -> None:
+        super().__init__()
+        self.width = max_words
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        visible = view.attention_mask.mask(view.lengths, view.inputs.shape[1])
+        count = max(1, int(visible.sum(-1).max())) if visible.numel() else 1
+        # Visible positions first, each group in reading order: a stable sort of two values.
+        order = torch.sort((~visible).byte(), dim=-1, stable=True).indices[..., :count]
+        ids = view.inputs[:, None, :].expand(visible.shape).gather(-1, order)
+        return HiddenStates(values=ids.masked_fill(~visible.gather(-1, order), NO_TOKEN))
+
+
+class LinearWindow(Backbone):
+    """Linear window (log-bilinear LM): h_i = Σ_{j=1..n} W_j e(s_{i-j}), a matrix per distance.
+
+    Mnih and Hinton 2007. Tokens before the first are zero. Inputs (B, T), values (B, T, W).
+    """
+
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
+
+    def __init__(self, embedding: nn.Embedding, size: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.size = size
+        self.width = embedding.embedding_dim
+        self.context = NgramContext(size)
+        self.dropout = nn.Dropout(dropout)
+        # Block j of the matrix is W for the token n - j positions back: oldest first.
+        self.mix = nn.Linear(size * self.width, self.width, bias=False)
+
+    def initial_state(self, rows: int) -> TensorState:
+        return self.context.initial_state(rows)
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        context = self.context(view, state)
+        ids = context.values
+        vectors: Tensor = self.embedding(ids.clamp(min=0)) * (ids != NO_TOKEN)[..., None]
+        values = self.mix(self.dropout(vectors).flatten(-2))
+        return HiddenStates(values=values, state=context.state)
 
 
 class WindowMixture(LatentChoiceBackbone):
@@ -41,13 +158,15 @@ class WindowMixture(LatentChoiceBackbone):
         self.shares = nn.Parameter(torch.zeros(count))
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        recalled = token_context(view, state, keep=self.size - 1)
-        vectors = self.dropout(_from_full_window(self.embedding(recalled.ids), recalled, self.size))
+        context = token_context(view, state, keep=self.size - 1)
+        vectors = self.dropout(_pad_to_window(self.embedding(context.ids), context, self.size))
         windows = vectors.unfold(1, self.size, 1).transpose(2, 3).flatten(2)
         values = self.mix(windows).unflatten(-1, (self.count, self.width))
-        weights = F.log_softmax(self.shares, dim=0)
+        log_weights = F.log_softmax(self.shares, dim=0)
         return HiddenStates(
-            values=values, log_weights=weights.expand(*values.shape[:2], -1), state=recalled.state
+            values=values,
+            log_weights=log_weights.expand(*values.shape[:2], -1),
+            state=context.state,
         )
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
@@ -87,14 +206,16 @@ class PermutedWindow(LatentChoiceBackbone):
         self.register_buffer("picks", F.one_hot(size - 1 - orders, size).float(), persistent=False)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        recalled = token_context(view, state, keep=self.size - 1)
-        vectors = self.dropout(_from_full_window(self.embedding(recalled.ids), recalled, self.size))
-        turned = self.turn(vectors).unflatten(-1, (self.size, self.width))
-        windows = turned.unfold(1, self.size, 1)  # (B, T, n roles, W, n positions)
+        context = token_context(view, state, keep=self.size - 1)
+        vectors = self.dropout(_pad_to_window(self.embedding(context.ids), context, self.size))
+        transformed = self.turn(vectors).unflatten(-1, (self.size, self.width))
+        windows = transformed.unfold(1, self.size, 1)  # (B, T, n roles, W, n positions)
         values = torch.einsum("btjws,pjs->btpw", windows, self.picks)
-        weights = F.log_softmax(self.orders, dim=0)
+        log_weights = F.log_softmax(self.orders, dim=0)
         return HiddenStates(
-            values=values, log_weights=weights.expand(*values.shape[:2], -1), state=recalled.state
+            values=values,
+            log_weights=log_weights.expand(*values.shape[:2], -1),
+            state=context.state,
         )
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
@@ -109,123 +230,6 @@ class PermutedWindow(LatentChoiceBackbone):
         }
 
 
-def _from_full_window(vectors: Tensor, recalled: TokenContext, size: int) -> Tensor:
+def _pad_to_window(vectors: Tensor, context: TokenContext, size: int) -> Tensor:
     """(B, n - 1 + T, W): zeros before the first token, so that every position has a window of n."""
-    return F.pad(vectors, (0, 0, size - 1 - recalled.past_length, 0))
-
-
-class PreviousToken(Backbone):
-    """Bigram context: h_i = e(s_{i-1}), the embedding of the previous token.
-
-    Inputs (B, T), values (B, T, W). Stateless.
-    """
-
-    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
-
-    def __init__(self, embedding: nn.Embedding, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.width = embedding.embedding_dim
-        self.dropout = nn.Dropout(dropout)
-
-    def initial_state(self, rows: int) -> TensorState:
-        return TensorState({"nothing": torch.zeros(rows, 0)})
-
-    def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        values = self.dropout(self.embedding(view.inputs))
-        return HiddenStates(values=values, state=state or self.initial_state(len(view.inputs)))
-
-
-class ContextWords(Backbone):
-    """The ids of the inputs visible to each position, in reading order, then `NO_TOKEN`.
-
-    Inputs (B, T), values (B, T, M) int64, M the largest number visible, at least 1. It has no
-    parameters: the emission embeds the ids. Cost B · T² for the order.
-    """
-
-    output_kind: ClassVar[str] = "contexts"
-    supported_masks: ClassVar[tuple[type, ...]] = (ExplicitMask,)
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.width = most
-
-    def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        seen = view.attention_mask.mask(view.lengths, view.inputs.shape[1])
-        most = max(1, int(seen.sum(-1).max())) if seen.numel() else 1
-        # Visible positions first, each group in reading order: a stable sort of two values.
-        order = torch.sort((~seen).byte(), dim=-1, stable=True).indices[..., :most]
-        ids = view.inputs[:, None, :].expand(seen.shape).gather(-1, order)
-        return HiddenStates(values=ids.masked_fill(~seen.gather(-1, order), NO_TOKEN))
-
-
-class NgramContext(Backbone):
-    """N-gram context: the last n - 1 token ids, the latest last, for table lookup.
-
-    Inputs (B, T), values (B, T, n - 1) int64; `NO_TOKEN` before the first input.
-    """
-
-    output_kind: ClassVar[str] = "contexts"
-    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.width = size
-
-    def initial_state(self, rows: int) -> TensorState:
-        return TensorState({"last": torch.full((rows, self.width), NO_TOKEN)})
-
-    def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        before = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(before, TensorState)
-        joined = torch.cat([before["last"].to(view.inputs.device), view.inputs], dim=1)
-        time = view.inputs.shape[1]
-        if self.width == 0:
-            return HiddenStates(values=joined.new_zeros(*view.inputs.shape, 0), state=before)
-        values = joined.unfold(1, self.width, 1)[:, 1:]
-        return HiddenStates(values=values, state=TensorState({"last": joined[:, time:]}))
-
-
-class LinearWindow(Backbone):
-    """Linear window (log-bilinear LM): h_i = Σ_{j=1..n} W_j e(s_{i-j}), a matrix per distance.
-
-    Mnih and Hinton 2007. Tokens before the first are zero. Inputs (B, T), values (B, T, W).
-    """
-
-    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
-
-    def __init__(self, embedding: nn.Embedding, size: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.embedding = embedding
-        self.size = size
-        self.width = embedding.embedding_dim
-        self.context = NgramContext(size)
-        self.dropout = nn.Dropout(dropout)
-        # Block j of the matrix is W for the token n - j positions back: oldest first.
-        self.mix = nn.Linear(size * self.width, self.width, bias=False)
-
-    def initial_state(self, rows: int) -> TensorState:
-        return self.context.initial_state(rows)
-
-    def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        looked_at = self.context(view, state)
-        ids = looked_at.values
-        vectors: Tensor = self.embedding(ids.clamp(min=0)) * (ids != NO_TOKEN)[..., None]
-        values = self.mix(self.dropout(vectors).flatten(-2))
-        return HiddenStates(values=values, state=looked_at.state)
-
-
-class NoContext(Backbone):
-    """No context: the emission alone is the model. Values (B, T, 0)."""
-
-    output_kind: ClassVar[str] = "nothing"
-    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
-    width = 0
-
-    def initial_state(self, rows: int) -> TensorState:
-        return TensorState({"nothing": torch.zeros(rows, 0)})
-
-    def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        rows, time = view.inputs.shape[:2]
-        empty = torch.zeros(rows, time, 0, device=view.inputs.device)
-        return HiddenStates(values=empty, state=state or self.initial_state(rows))
+    return F.pad(vectors, (0, 0, size - 1 - context.past_length, 0))

@@ -1,4 +1,4 @@
-"""`lmlab ablate SYSTEM --data CORPUS --out DIR [--switches "4;0,4,5;4,6"] [--each]`."""
+"""`lmlab ablate SYSTEM --data CORPUS --out DIR [--switches "4;0,4,5"] [--each]`: ablation study."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import JsonOption
+from lmlab.cli.options import JsonOption, RecipeOption, SizeOption
 from lmlab.cli.output import print, print_json, show_table
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
@@ -37,7 +37,7 @@ def ablate(
     at: Annotated[
         str | None, typer.Option(metavar="10,20", help="Epochs to report losses at; the last.")
     ] = None,
-    size: Annotated[str | None, typer.Option(help="tiny, small or base; small.")] = None,
+    size: SizeOption = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,7 +47,7 @@ def ablate(
             "See lmlab settings SYSTEM. Switches in --set off=… are off in every row.",
         ),
     ] = None,
-    recipe: Annotated[str | None, typer.Option(help="A named set of settings.")] = None,
+    recipe: RecipeOption = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="word, char, bpe, wordpiece, or a tokenizer.json.")
     ] = None,
@@ -59,12 +59,12 @@ def ablate(
     Interrupted at any time, the same command resumes.
     """
     find_system(system)  # report a wrong name before the slow import of torch
-    given, told = parse_settings(settings or []), _epochs(at)
+    parsed_settings, report_epochs = parse_settings(settings or []), _epochs(at)
 
     from lmlab.api import ablate as ablate_system
     from lmlab.experiments.ablation_tables import ablation_rich_table
 
-    found = ablate_system(
+    ablation = ablate_system(
         system,
         data=data,
         out=out,
@@ -73,20 +73,20 @@ def ablate(
         pairs=pairs,
         seeds=seeds,
         epochs=epochs,
-        at=told,
+        at=report_epochs,
         size=size,
-        settings=given,
+        settings=parsed_settings,
         recipe=recipe,
         tokenizer=tokenizer,
         jobs=jobs,
     )
     if as_json:
-        print_json(found.as_dict())
-    elif found.rows:
-        show_table(ablation_rich_table(found))
-        for note in found.notes:
+        print_json(ablation.as_dict())
+    elif ablation.rows:
+        show_table(ablation_rich_table(ablation))
+        for note in ablation.notes:
             print(f"- {note}")
-    if not found.finished:
+    if not ablation.finished:
         print(f"lmlab: stopped; run the same command again to resume in {out}.", file=sys.stderr)
         sys.exit(130)
     print(f"written: {out}/ablation.json, .md, .tex, .svg and .png", file=sys.stderr)

@@ -36,7 +36,7 @@ def split_models_and_data(
         elif _exists(argument) or argument in corpora or (corpora and ":" in argument):
             data.append(argument)
         else:
-            raise _missing(argument, corpora, first=not models)
+            raise _missing_error(argument, corpora, first=not models)
     if not models:
         raise UserError(
             f"no model given: {', '.join(data)} is no folder of a run or of a Hub checkpoint (with "
@@ -52,18 +52,18 @@ def _exists(argument: str) -> bool:
         return False
 
 
-def _missing(argument: str, corpora: Sequence[str], *, first: bool) -> UserError:
+def _missing_error(argument: str, corpora: Sequence[str], *, first: bool) -> UserError:
     """The error for a missing path, with similar names; the first argument must be a model."""
     path = Path(argument)
     try:
-        beside = [each.name for each in path.parent.iterdir()]
+        siblings = [sibling.name for sibling in path.parent.iterdir()]
     except (OSError, ValueError):
-        beside = []
-    close = [str(path.parent / name) for name in nearest_names(path.name, beside)]
+        siblings = []
+    close = [str(path.parent / name) for name in nearest_names(path.name, siblings)]
     close += [] if first else nearest_names(argument, corpora)
     hint = "did you mean " + " or ".join(close[:3]) + "?" if close else "check the path."
-    what = "run at" if first else "file, folder or run"
-    return UserError(f"there is no {what} {argument}; {hint}")
+    noun = "run at" if first else "file, folder or run"
+    return UserError(f"there is no {noun} {argument}; {hint}")
 
 
 def split_models_and_corpus(
@@ -104,52 +104,54 @@ def is_file(name: str) -> bool:
 
 def repeat_options(arguments: Sequence[str]) -> list[str]:
     """Rewrite `--set a=1 b=2` as `--set a=1 --set b=2`, as the parser requires."""
-    given: list[str] = []
+    repeated: list[str] = []
     while len(arguments) > 1 and arguments[0] == "--limit":  # before the command
-        given += arguments[:2]
+        repeated += arguments[:2]
         arguments = arguments[2:]
     verb = arguments[0] if arguments else ""
     option: str | None = None
-    places = 0
-    waiting = False
+    positionals = 0
+    value_follows = False
     for argument in arguments:
-        if waiting:
-            waiting = False
+        if value_follows:
+            value_follows = False
         elif option is not None and not argument.startswith("-"):
             if MULTI_VALUE_OPTIONS[verb, option](argument):
-                given.append(option)
+                repeated.append(option)
             else:
                 option = None
         elif argument.startswith("-") and argument != "-":
             # Before the run is named, what follows a text may be the run.
-            option = argument if (verb, argument) in MULTI_VALUE_OPTIONS and places > 1 else None
-            waiting = (verb, argument) in MULTI_VALUE_OPTIONS
+            option = (
+                argument if (verb, argument) in MULTI_VALUE_OPTIONS and positionals > 1 else None
+            )
+            value_follows = (verb, argument) in MULTI_VALUE_OPTIONS
         else:
             option = None
-            places += 1
-        given.append(argument)
-    return given
+            positionals += 1
+        repeated.append(argument)
+    return repeated
 
 
-def parse_positions(written: str) -> tuple[int, ...]:
+def parse_positions(text: str) -> tuple[int, ...]:
     """Parse 1,3-5 as 1, 3, 4, 5: token positions without duplicates."""
-    found: list[int] = []
-    for part in written.split(","):
-        start, dash, end = (each.strip() for each in part.partition("-"))
+    positions: list[int] = []
+    for part in text.split(","):
+        start, dash, end = (bound.strip() for bound in part.partition("-"))
         first, last = parse_integer(start), parse_integer(end if dash else start)
         if first is None or last is None:
-            raise UserError(f"--positions must be numbers such as 1,3-5, got {written[:80]!r}.")
+            raise UserError(f"--positions must be numbers such as 1,3-5, got {text[:80]!r}.")
         if last < first:
             raise UserError(
                 f"a range of --positions must be ascending, as {last}-{first}, got "
                 f"{part.strip()!r}."
             )
         check_limit("positions", last, called="--positions")
-        found += range(first, last + 1)
-        check_limit("positions", len(found), called="the number of --positions")
+        positions += range(first, last + 1)
+        check_limit("positions", len(positions), called="the number of --positions")
     seen: set[int] = set()
-    for position in found:
+    for position in positions:
         if position in seen:
             raise UserError(f"--positions must name each token once, got {position} twice.")
         seen.add(position)
-    return tuple(found)
+    return tuple(positions)

@@ -5,24 +5,18 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
-from lmlab.cli.output import (
-    NO_ANSWER,
-    one_line,
-    print,
-    print_json_list,
-    print_table,
-    text_progress_bar,
-    with_progress,
-)
+from lmlab.cli.output import NO_ANSWER, one_line, print, print_table, with_progress
 from lmlab.cli.text_inputs import (
     FileOption,
     TextInput,
     align_results,
+    print_results,
     read_text_arguments,
     require_single_text,
 )
@@ -111,112 +105,105 @@ def ask(
     if documents is not None and index is not None:
         raise UserError("give --documents or --index, not both.")
 
-    given = read_text_arguments(questions or [], text or [], file, errors)
-    facts = [_fact(each) for each in fact or []]
-    elsewhere = {"documents": documents, "index": index, "knowledge": knowledge}
-    options = {"method": method, "beam": beam, "max_length": max_length}
-    memory = {**elsewhere, "facts": facts}
+    from lmlab.sampling.question_answering import AnsweredQuestion
+
+    text_input = read_text_arguments(questions or [], text or [], file, errors)
+    facts = [_parse_fact(item) for item in fact or []]
+    options = {"method": method, "beam": beam, "max_length": max_length, "seed": seed}
+    memory = {"documents": documents, "index": index, "knowledge": knowledge, "facts": facts}
     lines: deque[Example] = deque()
-    found = _answers(run, _chunks(given, lines), memory, answers=n, seed=seed, **options)
-    with text_progress_bar(
-        f"answering {given.name}", given.report, given.size, unit="texts"
-    ) as done:
-        asked = with_progress(align_results(found, lines), done)
-        if as_json:
-            print_json_list(_record(line, each) for line, each in asked)
-        else:
-            print_answers((each for _, each in asked), evidence=show_evidence)
+    answers = _ask_model(run, _chunks(text_input, lines), memory, answers=n, **options)
+    with text_input.progress_bar("answering") as done:
+        results = with_progress(align_results(answers, lines), done)
+        empty = AnsweredQuestion(question="", answers=()).as_dict()
+        show = partial(print_answers, evidence=show_evidence)
+        print_results(results, show, empty=empty, as_json=as_json)
 
 
-def _chunks(given: TextInput, lines: deque[Example]) -> Iterator[list[str]]:
+def _chunks(text_input: TextInput, lines: deque[Example]) -> Iterator[list[str]]:
     """Questions in chunks; all lines, empty ones too, wait in `lines` for their answers."""
-    for chunk in given.chunks(CHUNK_SIZE):
+    for chunk in text_input.chunks(CHUNK_SIZE):
         lines.extend(chunk)
-        if questions := [require_single_text(line, given.name) for line in chunk if line.text]:
+        if questions := [require_single_text(line, text_input.name) for line in chunk if line.text]:
             yield questions
 
 
-def _record(line: Example, asked: AnsweredQuestion | None) -> dict[str, object]:
-    from lmlab.sampling.question_answering import AnsweredQuestion
-
-    return {"line": line.line, **(asked or AnsweredQuestion(question="", answers=())).as_dict()}
-
-
-def _answers(
-    run: str, given: Iterable[list[str]], memory: dict[str, Any], **options: Any
+def _ask_model(
+    run: str, chunks: Iterable[list[str]], memory: dict[str, Any], **options: Any
 ) -> Iterator[AnsweredQuestion]:
     from lmlab.api import load_answerer
     from lmlab.language_model import LanguageModel
 
     model, index = load_answerer(run), memory.pop("index")
     if index is not None:
-        memory["documents"] = _opened(index, model) if isinstance(model, LanguageModel) else index
-    return model.ask_stream(given, **memory, **options)
+        memory["documents"] = index
+        if isinstance(model, LanguageModel):
+            memory["documents"] = _open_index(index, model)
+    return model.ask_stream(chunks, **memory, **options)
 
 
-def _opened(index: str, model: LanguageModel) -> StoredIndex:
+def _open_index(index: str, model: LanguageModel) -> StoredIndex:
     """Open an index; warn if its vectors were made by another model."""
     from lmlab.interop.text_encoders import vectors_of_model
     from lmlab.retrieval.stored_index import open_index
 
-    found = open_index(index)
-    if vectors_of_model(found, model.model) is None:
-        built = found.about.encoder
+    stored = open_index(index)
+    if vectors_of_model(stored, model.model) is None:
+        built = stored.about.encoder
         by = "words (bm25)" if built is None else (built.path or built.name)
         print(
             f"lmlab: {index} was built by {by} and not by this run as it looks documents up, so "
-            f"that its {len(found):,} documents are embedded anew.",
+            f"that its {len(stored):,} documents are embedded anew.",
             file=sys.stderr,
         )
-    elif found.about.recall is not None and found.about.kind != "flat":
+    elif stored.about.recall is not None and stored.about.kind != "flat":
         print(
-            f"lmlab: {index} is searched by {found.about.kind}, which found "
-            f"{found.about.recall:.1%} of the ten nearest when it was built.",
+            f"lmlab: {index} is searched by {stored.about.kind}, which found "
+            f"{stored.about.recall:.1%} of the ten nearest when it was built.",
             file=sys.stderr,
         )
-    return found
+    return stored
 
 
-def _fact(written: str) -> tuple[str, str, str]:
-    parts = [part.strip() for part in written.split("|")]
+def _parse_fact(text: str) -> tuple[str, str, str]:
+    parts = [part.strip() for part in text.split("|")]
     if len(parts) != 3 or not all(parts):
-        raise UserError(f"a fact is written 'SUBJECT | RELATION | OBJECT', and {written!r} is not.")
+        raise UserError(f"a fact is written 'SUBJECT | RELATION | OBJECT', and {text!r} is not.")
     return parts[0], parts[1], parts[2]
 
 
-def print_answers(found: Iterable[AnsweredQuestion | None], *, evidence: bool) -> None:
+def print_answers(results: Iterable[AnsweredQuestion | None], *, evidence: bool) -> None:
     """Print each answer with its probability, NO_ANSWER if empty, an empty line for None.
 
     Questions are separated by an empty line if they take more than one line each.
     """
-    for number, asked in enumerate(found):
-        if number and asked is not None and (evidence or len(asked.answers) > 1):
+    for number, answered in enumerate(results):
+        if number and answered is not None and (evidence or len(answered.answers) > 1):
             print()
-        if asked is None:
+        if answered is None:
             print()
             continue
-        for answer in asked.answers:
-            print(
-                f"{_share(answer)}\t{one_line(answer.text) if answer.text.strip() else NO_ANSWER}"
-            )
-        if not asked.answers:
+        for answer in answered.answers:
+            text = one_line(answer.text) if answer.text.strip() else NO_ANSWER
+            print(f"{_format_probability(answer)}\t{text}")
+        if not answered.answers:
             print(NO_ANSWER)
-        if evidence and asked.answers:
-            print_evidence(asked.answers[0])
+        if evidence and answered.answers:
+            print_evidence(answered.answers[0])
         sys.stdout.flush()  # do not keep the reader of a pipe waiting
 
 
 def print_evidence(answer: Answer) -> None:
     """Print the evidence of the best answer."""
-    rows = [(f"{each.probability:.4f}", each.name, each.text) for each in answer.evidence]
+    rows = [(f"{item.probability:.4f}", item.name, item.text) for item in answer.evidence]
     if rows:
         print_table(("probability", "looked up", "it says"), rows)
     else:
         print("nothing was looked up")
 
 
-def _share(answer: Answer) -> str:
+def _format_probability(answer: Answer) -> str:
     from lmlab.sampling.question_answering import answer_probability
 
-    share = answer_probability(answer)
-    return "-" if share is None else f"{share:.4f}"
+    probability = answer_probability(answer)
+    return "-" if probability is None else f"{probability:.4f}"

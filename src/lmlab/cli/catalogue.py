@@ -1,4 +1,4 @@
-"""`lmlab find TEXT`: search by name or idea; a system's name shows its full card."""
+"""`lmlab systems`, `lmlab settings [SYSTEM]` and `lmlab find TEXT`, a search by name or idea."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def systems(as_json: JsonOption = False) -> None:
 
 def card_record(card: Card) -> dict[str, Any]:
     """JSON record of a system."""
-    whole = asdict(card)
-    return {name: whole[name] for name in JSON_FIELDS}
+    record = asdict(card)
+    return {name: record[name] for name in JSON_FIELDS}
 
 
 def print_cards(cards: list[Card]) -> None:
@@ -123,7 +123,7 @@ def find(
 ) -> None:
     """Search systems, commands, settings, classes, docs and terms; show one system by name."""
     query = " ".join(text)
-    card = _named(query)
+    card = _system_named(query)
     if card is not None and not as_json:
         print_card(card)
         others = [other.name for other in search_systems(query) if other.name != card.name]
@@ -155,10 +155,10 @@ def no_match_error(query: str) -> UserError:
     return UserError(f"nothing matches {query!r}; {hint}")
 
 
-def _named(asked: str) -> Card | None:
+def _system_named(query: str) -> Card | None:
     """The system with exactly this name or alias."""
     known = {name.lower() for card in catalogue().values() for name in (card.name, *card.aliases)}
-    return find_system(asked) if asked.lower().replace("_", "-") in known else None
+    return find_system(query) if query.lower().replace("_", "-") in known else None
 
 
 def print_card(card: Card) -> None:
@@ -168,7 +168,7 @@ def print_card(card: Card) -> None:
 
     module = system_module(card.name)
     print(f"{card.name}\n\n{inspect.getdoc(module)}\n")
-    told = {
+    fields = {
         "paper": card.paper,
         "source": card.source,
         "aliases": ", ".join(card.aliases),
@@ -182,7 +182,7 @@ def print_card(card: Card) -> None:
         "takes": ", ".join(f"--{name}" for name in card.needs),
         "oracle": card.oracle,
     }
-    for name, value in told.items():
+    for name, value in fields.items():
         if value:
             print(f"{name + ':':<12}{value}")
     print()

@@ -40,39 +40,38 @@ def cloze(
 ) -> None:
     """Measure cloze accuracy: mask one token per text and predict it."""
     from lmlab.api import load
-    from lmlab.language_model import shared_corpus
-    from lmlab.scoring.cloze import METHOD_DESCRIPTIONS
-    from lmlab.scoring.cloze import cloze_accuracy as ask
+    from lmlab.scoring.cloze import METHOD_DESCRIPTIONS, cloze_accuracy
+    from lmlab.shared_corpus import shared_corpus
 
-    file, chosen = file_or_texts(arguments, text, named_file)
-    if data is not None and (file is not None or chosen):
+    file, given_texts = file_or_texts(arguments, text, named_file)
+    if data is not None and (file is not None or given_texts):
         raise UserError("--data does not apply to a FILE or to texts; remove it.")
-    some = file is not None or bool(chosen)
-    given = read_texts(file, chosen, errors, instead="--text") if some else None
+    has_texts = file is not None or bool(given_texts)
+    text_input = read_texts(file, given_texts, errors, instead="--text") if has_texts else None
     model = load(run)
-    if given is not None:
-        given.count_unknown_words(model.tokenizer)
-    asked: Iterator[str]
-    if given is not None:
-        asked, where = given.texts, given.name
+    if text_input is not None:
+        text_input.count_unknown_words(model.tokenizer)
+    evaluated: Iterator[str]
+    if text_input is not None:
+        evaluated, where = text_input.texts, text_input.name
     else:
         corpus = shared_corpus([model.model], data, None)
-        asked = (example.text for example in corpus.split("test"))
+        evaluated = (example.text for example in corpus.split("test"))
         where = f"the test split of {corpus.name}"
-    report, size = (None, None) if given is None else (given.report, given.size)
+    report, size = (None, None) if text_input is None else (text_input.report, text_input.size)
     with text_progress_bar("cloze", report, size, unit="texts", results_follow=True) as done:
-        some_texts = islice(asked, texts)
-        found = ask(model.system, model.tokenizer, some_texts, seed=seed, progress=done)
-    if given is not None:
-        given.warn_empty_lines()
-        given.warn_unknown_words()
+        some_texts = islice(evaluated, texts)
+        result = cloze_accuracy(model.system, model.tokenizer, some_texts, seed=seed, progress=done)
+    if text_input is not None:
+        text_input.warn_empty_lines()
+        text_input.warn_unknown_words()
     if as_json:
-        print_json({**found.as_dict(), "where": where})
+        print_json({**result.as_dict(), "where": where})
         return
-    print(f"asked for {METHOD_DESCRIPTIONS[found.method]}")
+    print(f"asked for {METHOD_DESCRIPTIONS[result.method]}")
     print(
-        f"accuracy {found.accuracy:.3f} ± {found.standard_error:.3f}, {found.nats:.3f} nats "
-        f"per masked token, on {found.texts:,} texts of {where}"
+        f"accuracy {result.accuracy:.3f} ± {result.standard_error:.3f}, {result.nats:.3f} nats "
+        f"per masked token, on {result.texts:,} texts of {where}"
     )
-    if found.skipped:
-        print(f"{found.skipped:,} texts were too long, or had no known token to mask")
+    if result.skipped:
+        print(f"{result.skipped:,} texts were too long, or had no known token to mask")

@@ -1,4 +1,4 @@
-"""`lmlab compare RUN... [CORPUS] [--split test] [--out report.html]`."""
+"""`lmlab compare RUN... [CORPUS] [--split test] [--out report.html]`: losses, tests, report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lmlab.cli.arguments import split_models_and_corpus
-from lmlab.cli.options import JsonOption, NoVerify, RunsErrorsOption
+from lmlab.cli.options import JsonOption, NoVerify, RunsErrorsOption, SplitOption
 from lmlab.cli.output import print, print_json, show_table, text_progress_bar
 
 
@@ -24,7 +24,7 @@ def compare(
         str | None,
         typer.Option(metavar="CORPUS", help="Corpus to compare on; the runs' own if not given."),
     ] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    split: SplitOption = "test",
     out: Annotated[
         str | None,
         typer.Option(
@@ -43,24 +43,24 @@ def compare(
     from lmlab.scoring.comparison_tables import comparison_json as record
     from lmlab.scoring.comparison_tables import rich_differences, rich_table
 
-    with text_progress_bar("comparing", results_follow=True) as told:
-        found = compare_runs(
+    with text_progress_bar("comparing", results_follow=True) as progress:
+        comparison = compare_runs(
             runs,
             data=data,
             split=split,
             out=out,
             seed=seed,
             errors=errors,
-            progress=lambda run, tokens: told(tokens),
+            progress=lambda run, tokens: progress(tokens),
         )
     if as_json:
-        print_json(record(found))
+        print_json(record(comparison))
     else:
-        show_table(rich_table(found))
-        if found.differences:
+        show_table(rich_table(comparison))
+        if comparison.differences:
             print()
-            show_table(rich_differences(found))
-        for note in found.notes:
+            show_table(rich_differences(comparison))
+        for note in comparison.notes:
             print(f"- {note}")
     if out is not None:
         print(f"written: {out}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`lmlab data list` and `lmlab data describe CORPUS`."""
+"""`lmlab data list` and `lmlab data describe CORPUS`: built-in corpora, corpus statistics."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MAX_BAR_WIDTH = 30
 
 def list_corpora(as_json: JsonOption = False) -> None:
     """List the built-in corpora and the protocols for data of your own."""
-    from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
     from lmlab.data.load_corpus import builtin_descriptions
+    from lmlab.data.standard_datasets import CORPUS_PROTOCOLS
 
     entries = [(name, "built-in", text) for name, text in builtin_descriptions().items()]
     entries += [(f"{name}:PATH", "protocol", p.description) for name, p in CORPUS_PROTOCOLS.items()]
@@ -54,36 +54,36 @@ def describe(
     from lmlab.data.corpus import open_corpus
     from lmlab.data.corpus_summary import summarise_corpus as describe_corpus
 
-    found = describe_corpus(open_corpus(corpus, errors=errors), tokenizer)
+    summary = describe_corpus(open_corpus(corpus, errors=errors), tokenizer)
     if as_json:
-        print_json(found.as_dict())
+        print_json(summary.as_dict())
     else:
-        print_description(found)
+        print_description(summary)
 
 
-def print_description(found: CorpusSummary) -> None:
+def print_description(summary: CorpusSummary) -> None:
     """Print the statistics of a corpus."""
-    about = "" if found.duplicates_exact else " (duplicates estimated from a sample)"
-    print(f"{found.name}: {found.description}{about}")
-    print(f"layout: {_layout(found)}")
-    print(f"tokeniser: {found.tokenizer}, {found.vocabulary:,} tokens in its vocabulary")
-    if found.entropy is not None:
-        each = found.entropy_per_token
-        per_token = "" if each is None else f", {each:.4f} nats per token"
-        print(f"entropy: {found.entropy:.4f} nats per text{per_token} (exact)")
+    about = "" if summary.duplicates_exact else " (duplicates estimated from a sample)"
+    print(f"{summary.name}: {summary.description}{about}")
+    print(f"layout: {_layout(summary)}")
+    print(f"tokenizer: {summary.tokenizer}, {summary.vocabulary:,} tokens in its vocabulary")
+    if summary.entropy is not None:
+        mean = summary.entropy_per_token
+        per_token = "" if mean is None else f", {mean:.4f} nats per token"
+        print(f"entropy: {summary.entropy:.4f} nats per text{per_token} (exact)")
     print()
     header = ("split", "examples", "tokens", "characters", "unknown", "repeated", "seen in train")
-    print_table(header, [_row(name, split) for name, split in found.splits.items()])
-    for name, split in found.splits.items():
+    print_table(header, [_row(name, split) for name, split in summary.splits.items()])
+    for name, split in summary.splits.items():
         read = split.report.summary() if split.report.files else f"{split.examples:,} examples"
         print(f"\n{name}: {read}")
         print_histogram(split)
 
 
-def _layout(found: CorpusSummary) -> str:
-    parts: list[str] = [found.layout.kind]
-    parts += [f"cut at {found.layout.cut} tokens"] if found.layout.cut else []
-    parts += [] if found.layout.end else ["no end symbol"]
+def _layout(summary: CorpusSummary) -> str:
+    parts: list[str] = [summary.layout.kind]
+    parts += [f"cut at {summary.layout.cut} tokens"] if summary.layout.cut else []
+    parts += [] if summary.layout.end else ["no end symbol"]
     return ", ".join(parts)
 
 
@@ -103,8 +103,8 @@ def _row(name: str, split: SplitSummary) -> tuple[str, ...]:
 
 def print_histogram(split: SplitSummary) -> None:
     """Print a histogram of example lengths in tokens."""
-    most = max((bar.examples for bar in split.histogram), default=1) or 1
+    max_examples = max((bar.examples for bar in split.histogram), default=1) or 1
     for bar in split.histogram:
         span = str(bar.low) if bar.low == bar.high else f"{bar.low}-{bar.high}"
-        drawn = "█" * round(MAX_BAR_WIDTH * bar.examples / most)
-        print(f"  {span:>12} tokens  {drawn:<{MAX_BAR_WIDTH}}  {bar.examples:,}")
+        blocks = "█" * round(MAX_BAR_WIDTH * bar.examples / max_examples)
+        print(f"  {span:>12} tokens  {blocks:<{MAX_BAR_WIDTH}}  {bar.examples:,}")

@@ -1,4 +1,4 @@
-"""`lmlab demo`: five small systems on two languages with known entropy, and a report."""
+"""`lmlab demo`: five small systems on two synthetic languages with known entropy, and a report."""
 
 from __future__ import annotations
 
@@ -64,16 +64,18 @@ def run_demo(plan: Sequence[DemoRun], *, runs: Path = RUNS_FOLDER, out: Path = R
     from lmlab.training.train import train
 
     torch.set_num_threads(1)  # for such small matrices a second thread costs more than it gives
-    for exhibit in plan:
-        folder = runs / exhibit.corpus / exhibit.system
+    for demo_run in plan:
+        folder = runs / demo_run.corpus / demo_run.system
         clear_demo_run(folder)
-        print(f"{exhibit.corpus}: {exhibit.system}", file=sys.stderr)
-        done = train(exhibit.system, data=exhibit.corpus, out=folder, settings=exhibit.settings)
-        if done.reason == "interrupted":
+        print(f"{demo_run.corpus}: {demo_run.system}", file=sys.stderr)
+        result = train(
+            demo_run.system, data=demo_run.corpus, out=folder, settings=demo_run.settings
+        )
+        if result.reason == "interrupted":
             raise KeyboardInterrupt
-    corpora = dict.fromkeys(exhibit.corpus for exhibit in plan)
-    chapters = [_chapter(corpus, plan, runs) for corpus in corpora]
-    return write_report(out, chapters, title="Language models on one yardstick")
+    corpora = dict.fromkeys(item.corpus for item in plan)
+    sections = [_report_section(corpus, plan, runs) for corpus in corpora]
+    return write_report(out, sections, title="Language models on one yardstick")
 
 
 def clear_demo_run(folder: Path) -> None:
@@ -85,11 +87,13 @@ def clear_demo_run(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _chapter(corpus: str, plan: Sequence[DemoRun], runs: Path) -> ReportSection:
+def _report_section(corpus: str, plan: Sequence[DemoRun], runs: Path) -> ReportSection:
     from lmlab.data.corpus import open_corpus
     from lmlab.reports.report_sections import make_report_section
     from lmlab.scoring.model_comparison import compare_models
     from lmlab.training.run_folder import load_run
 
-    models = [load_run(runs / corpus / each.system) for each in plan if each.corpus == corpus]
+    models = [
+        load_run(runs / corpus / demo_run.system) for demo_run in plan if demo_run.corpus == corpus
+    ]
     return make_report_section(compare_models(models, open_corpus(corpus)), models)

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
-from lmlab.cli.output import (
-    console,
-    print,
-    print_json_list,
-    print_table,
-    printable,
-    text_progress_bar,
-    with_progress,
-)
+from lmlab.cli.output import console, print, print_table, printable
 from lmlab.cli.text_inputs import (
     FileOption,
     TextOption,
     TextsOrFileArgument,
-    process_lines,
+    print_results,
+    processed_texts,
     read_text_arguments,
-    require_single_text,
 )
 
 if TYPE_CHECKING:
-    from lmlab.data.readers import Example
     from lmlab.scoring.replaced_tokens_detection import DetectedText
 
 REPLACED_STYLE = "bold red"
@@ -50,39 +42,24 @@ def detect(
     """Detect replaced tokens (ELECTRA): each token's probability of not being the original."""
     from lmlab.api import load
 
-    given = read_text_arguments(texts or [], text or [], file, errors)
+    text_input = read_text_arguments(texts or [], text or [], file, errors)
     model = load(run)
-    given.count_unknown_words(model.tokenizer)
-
-    def detected(examples: Iterator[Example]) -> Iterator[DetectedText]:
-        return model.detect_stream(require_single_text(example, given.name) for example in examples)
-
-    with text_progress_bar(
-        f"detecting {given.name}", given.report, given.size, unit="texts"
-    ) as done:
-        found = with_progress(process_lines(given.lines, detected), done)
-        if as_json:
-            print_json_list(_record(line, each) for line, each in found)
-        else:
-            _print_detected((each for _, each in found), threshold)
-    given.warn_unknown_words()
+    text_input.count_unknown_words(model.tokenizer)
+    show = partial(_print_detected, threshold=threshold)
+    with processed_texts(text_input, "detecting", model.detect_stream) as results:
+        print_results(results, show, empty={"text": "", "tokens": []}, as_json=as_json)
+    text_input.warn_unknown_words()
 
 
-def _record(line: Example, detected: DetectedText | None) -> dict[str, object]:
-    if detected is None:
-        return {"line": line.line, "text": "", "tokens": []}
-    return {"line": line.line, **detected.as_dict()}
-
-
-def _print_detected(found: Iterable[DetectedText | None], threshold: float) -> None:
+def _print_detected(results: Iterable[DetectedText | None], threshold: float) -> None:
     """Print each text with a table of its tokens, an empty line for None."""
-    for number, each in enumerate(found):
+    for number, detected in enumerate(results):
         print("\n" * (number > 0), end="", flush=True)
-        if each is None:
+        if detected is None:
             print()
             continue
-        _print_marked(each, threshold)
-        rows = [(t.token, f"{t.probability:.4f}", f"{t.start}-{t.end}") for t in each.tokens]
+        _print_marked(detected, threshold)
+        rows = [(t.token, f"{t.probability:.4f}", f"{t.start}-{t.end}") for t in detected.tokens]
         print_table(("token", "P(replaced)", "characters"), rows)
 
 

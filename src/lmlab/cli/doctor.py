@@ -1,4 +1,4 @@
-"""`lmlab doctor RUN [--data CORPUS] [--out DIR] [--strict] [--json]`."""
+"""`lmlab doctor RUN [--data CORPUS] [--out DIR] [--strict] [--json]`: diagnose a training run."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ def doctor(
     from lmlab.api import doctor as examine
     from lmlab.diagnosis.text_report import report_lines
 
-    found = examine(run, data=data)
-    pictures = _write_figure(found, run, out)
+    examination = examine(run, data=data)
+    figures = _write_figure(examination, run, out)
     if as_json:
-        print_json(found.as_dict())
+        print_json(examination.as_dict())
     else:
         screen = console()
-        for line, style in report_lines(found):
+        for line, style in report_lines(examination):
             screen.print(line, style=style or None, soft_wrap=True)
-    for picture in pictures[:1]:
-        print(f"written: {picture}", file=sys.stderr)
-    if strict and found.findings:
+    for figure in figures[:1]:
+        print(f"written: {figure}", file=sys.stderr)
+    if strict and examination.findings:
         sys.exit(1)
 
 
-def _write_figure(found: Examination, run: str, out: str | None) -> list[Path]:
+def _write_figure(examination: Examination, run: str, out: str | None) -> list[Path]:
     """Write the figure and return its files; none, with a warning, if the run is read-only."""
     from lmlab.core.atomic_files import check_inside
     from lmlab.diagnosis.loss_figure import write_loss_figure
 
     if out is not None:
-        return write_loss_figure(found, Path(out))
+        return write_loss_figure(examination, Path(out))
     figures = Path(run) / "figures"
     try:
         check_inside(figures, Path(run))
-        return write_loss_figure(found, figures)
+        return write_loss_figure(examination, figures)
     except UserError as error:
         warn(f"no figure was written: {str(error).rstrip('.')}, or give another one by --out DIR.")
         return []

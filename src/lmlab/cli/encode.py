@@ -1,4 +1,4 @@
-"""`lmlab encode RUN [FILE | - | TEXT...] --out vectors.npz [--per-token] [--layer N]`."""
+"""`lmlab encode RUN [FILE | - | TEXT...] --out vectors.npz`: text or token embeddings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RunArgument
-from lmlab.cli.output import print, print_json, text_progress_bar
+from lmlab.cli.output import print, print_json
 from lmlab.cli.text_inputs import (
     FileOption,
     TextOption,
@@ -63,24 +63,22 @@ def encode(
     if out is None:
         raise UserError("--out is missing; give a file for the vectors: --out vectors.npz.")
     check_vector_path(out)
-    file, given = file_or_texts(arguments, text, named_file)
-    texts = read_texts(file, given, errors, instead="--text")
+    file, given_texts = file_or_texts(arguments, text, named_file)
+    texts = read_texts(file, given_texts, errors, instead="--text")
     model = load(run)
     about = {"system": model.card.name, "run": str(model.path), "layer": layer, "pooling": pooling}
     texts.count_unknown_words(model.tokenizer)
     options: dict[str, Any] = {"per_token": per_token, "layer": layer, "pooling": pooling}
-    with text_progress_bar(
-        f"encoding {texts.name}", texts.report, texts.size, results_follow=True
-    ) as progress:
+    with texts.progress_bar("encoding", unit="tokens", results_follow=True) as progress:
 
         def encoded(examples: Iterator[Example]) -> Iterator[Any]:
-            alone = (require_single_text(example, texts.name) for example in examples)
-            return model.encode_stream(alone, progress=progress, **options)
+            single_texts = (require_single_text(example, texts.name) for example in examples)
+            return model.encode_stream(single_texts, progress=progress, **options)
 
         with VectorWriter(out, about) as writer:
-            for line, each in process_lines(texts.examples, encoded):
-                assert each is not None, "examples have text"
-                writer.add(each, line.line or 0)
+            for line, embedding in process_lines(texts.examples, encoded):
+                assert embedding is not None, "examples have text"
+                writer.add(embedding, line.line or 0)
     texts.warn_empty_lines()
     texts.warn_unknown_words()
     _report(writer, per_token=per_token, as_json=as_json)
@@ -94,9 +92,9 @@ def _report(writer: Any, *, per_token: bool, as_json: bool) -> None:
             file=sys.stderr,
         )
     if as_json:
-        facts = {"file": str(writer.path), "texts": writer.texts, "width": writer.width}
-        print_json({**facts, "per_token": per_token, "truncated": writer.truncated})
+        record = {"file": str(writer.path), "texts": writer.texts, "width": writer.width}
+        print_json({**record, "per_token": per_token, "truncated": writer.truncated})
         return
-    what = "a vector per token" if per_token else "a vector per text"
+    unit = "a vector per token" if per_token else "a vector per text"
     texts = "1 text" if writer.texts == 1 else f"{writer.texts:,} texts"
-    print(f"{texts}, {what} of {writer.width} numbers: {writer.path}")
+    print(f"{texts}, {unit} of {writer.width} numbers: {writer.path}")

@@ -1,30 +1,21 @@
-"""`lmlab evaluate RUN [RUN...] --data CORPUS --metric bleu,chrf`."""
+"""`lmlab evaluate RUN [RUN...] --data CORPUS --metric bleu,chrf`: translation quality."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lmlab.cli.arguments import split_models_and_corpus
 from lmlab.cli.options import (
-    BeamThresholdOption,
-    BeamWidthOption,
     JsonOption,
-    LengthPenaltyOption,
-    MaxLengthOption,
-    MethodOption,
     NoVerify,
     RunsErrorsOption,
-    SamplesOption,
-    SeedOption,
-    TemperatureOption,
-    TopKOption,
-    TopPOption,
-    UtilityOption,
+    SplitOption,
+    with_decoding_options,
 )
 from lmlab.cli.output import print, print_json, print_table, text_progress_bar, warn
 from lmlab.core.errors import UserError
@@ -36,6 +27,7 @@ MAX_SHOWN = 5
 """Most texts named in a warning."""
 
 
+@with_decoding_options
 def evaluate(
     arguments: Annotated[
         list[str],
@@ -48,24 +40,13 @@ def evaluate(
         str | None,
         typer.Option(metavar="CORPUS", help="Parallel corpus; the runs' own if not given."),
     ] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    split: SplitOption = "test",
     metric: Annotated[
         str, typer.Option(help="Metrics: bleu, chrf, or both with a comma.")
     ] = "bleu,chrf",
     tokenize: Annotated[
-        str, typer.Option(help="Tokeniser of sacreBLEU: none for tokenised texts, 13a …")
+        str, typer.Option(help="Tokenizer of sacreBLEU: none for tokenized texts, 13a …")
     ] = "none",
-    method: MethodOption = "beam",
-    beam: BeamWidthOption = None,
-    length_penalty: LengthPenaltyOption = None,
-    within: BeamThresholdOption = None,
-    samples: SamplesOption = None,
-    utility: UtilityOption = None,
-    temperature: TemperatureOption = None,
-    top_k: TopKOption = None,
-    top_p: TopPOption = None,
-    max_length: MaxLengthOption = None,
-    seed: SeedOption = 0,
     limit: Annotated[int | None, typer.Option(help="Evaluate on the first N texts only.")] = None,
     out: Annotated[
         Path | None,
@@ -74,6 +55,7 @@ def evaluate(
     as_json: JsonOption = False,
     errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
+    **decoding: Any,
 ) -> None:
     """Evaluate translations by BLEU and chrF (sacreBLEU), with intervals and paired tests."""
     runs, data = split_models_and_corpus(arguments, data, "evaluate")
@@ -88,7 +70,7 @@ def evaluate(
     if out is not None:
         make_folder(out)
     with text_progress_bar("translating", unit="texts", results_follow=True) as done:
-        found = evaluate_runs(
+        evaluation = evaluate_runs(
             runs,
             data=data,
             split=split,
@@ -97,56 +79,47 @@ def evaluate(
             errors=errors,
             limit=limit,
             progress=lambda name, count: done(1),
-            method=method,
-            beam=beam,
-            length_penalty=length_penalty,
-            within=within,
-            samples=samples,
-            utility=utility,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            max_length=max_length,
-            seed=seed,
+            **decoding,
         )
-    if found.skipped:
-        were = "pair was" if found.skipped == 1 else "pairs were"
+    if evaluation.skipped:
+        were = "pair was" if evaluation.skipped == 1 else "pairs were"
         warn(
-            f"{found.skipped:,} {were} skipped (an empty side, or malformed); the files of "
+            f"{evaluation.skipped:,} {were} skipped (an empty side, or malformed); the files of "
             "--out have no line for them."
         )
-    for sentence in truncation_warnings(found):
+    for sentence in truncation_warnings(evaluation):
         print(f"warning: {sentence}", file=sys.stderr)
     if out is not None:
-        write_translations(found, out)
+        write_translations(evaluation, out)
     if as_json:
-        print_json(found.as_dict())
+        print_json(evaluation.as_dict())
         return
-    print_evaluation(found)
+    print_evaluation(evaluation)
 
 
-def print_evaluation(found: TranslationEvaluation) -> None:
+def print_evaluation(evaluation: TranslationEvaluation) -> None:
     """Print a row per system and metric, and the sacreBLEU signatures."""
-    print(f"{found.corpus}, {found.split} split: {found.scores[0].texts:,} texts, {found.method}")
+    count = f"{evaluation.scores[0].texts:,} texts"
+    print(f"{evaluation.corpus}, {evaluation.split} split: {count}, {evaluation.method}")
     rows = [
         (
-            each.system,
-            each.metric,
-            f"{each.score:.2f}",
-            f"{each.mean:.2f} ± {each.interval:.2f}",
-            "" if each.p_value is None else f"{each.p_value:.4f}",
+            score.system,
+            score.metric,
+            f"{score.score:.2f}",
+            f"{score.mean:.2f} ± {score.interval:.2f}",
+            "" if score.p_value is None else f"{score.p_value:.4f}",
         )
-        for each in found.scores
+        for score in evaluation.scores
     ]
     print_table(("run", "metric", "score", "95 % by bootstrap", "p against the first"), rows)
-    for signature in dict.fromkeys(each.signature for each in found.scores):
+    for signature in dict.fromkeys(score.signature for score in evaluation.scores):
         print(signature)
 
 
-def truncation_warnings(found: TranslationEvaluation) -> list[str]:
+def truncation_warnings(evaluation: TranslationEvaluation) -> list[str]:
     """For each run that truncated sources: how many, and which."""
     sentences = []
-    for name, numbers in found.cut.items():
+    for name, numbers in evaluation.cut.items():
         if numbers:
             listed = ", ".join(f"{number:,}" for number in numbers[:MAX_SHOWN])
             listed += " …" if len(numbers) > MAX_SHOWN else ""
@@ -164,12 +137,12 @@ def make_folder(folder: Path) -> None:
             pass
 
 
-def write_translations(found: TranslationEvaluation, folder: Path) -> None:
+def write_translations(evaluation: TranslationEvaluation, folder: Path) -> None:
     from lmlab.core.atomic_files import write_text
     from lmlab.training.distributed import lock_output
 
     with lock_output(folder, wait=60):
-        for name, texts in found.translations.items():
+        for name, texts in evaluation.translations.items():
             lines = "".join(text.replace("\n", " ") + "\n" for text in texts)
             # A run may be named by its path.
             write_text(folder / f"{name.strip('/').replace('/', '-')}.txt", lines)

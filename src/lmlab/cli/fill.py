@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
-from lmlab.cli.output import (
-    one_line,
-    print,
-    print_json_list,
-    print_table,
-    text_progress_bar,
-    with_progress,
-)
+from lmlab.cli.output import one_line, print, print_table
 from lmlab.cli.text_inputs import (
     FileOption,
     TextOption,
-    process_lines,
+    print_results,
+    processed_texts,
     read_text_arguments,
-    require_single_text,
 )
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from lmlab.data.readers import Example
-    from lmlab.sampling.mask_filling import FilledText
+    from lmlab.sampling.filled_text import FilledText
 
 
 def fill(
@@ -78,56 +71,46 @@ def fill(
         raise UserError("blanks are always filled jointly; leave out --joint.")
 
     from lmlab.api import load
+    from lmlab.sampling.filled_text import FilledText
 
-    given = read_text_arguments(texts or [], text or [], file, errors)
-    model = load(run)
-
-    def filled(examples: Iterator[Example]) -> Iterator[FilledText]:
-        return model.fill_stream(
-            (require_single_text(example, given.name) for example in examples),
-            top=top,
-            joint=joint,
-            blanks=blanks,
-            among=among or (),
-            seed=seed if sample else None,
-            beam=beam,
-            max_length=max_length,
-        )
-
-    with text_progress_bar(f"filling {given.name}", given.report, given.size, unit="texts") as done:
-        found = with_progress(process_lines(given.lines, filled), done)
-        if as_json:
-            print_json_list(_record(line, each) for line, each in found)
-        else:
-            print_filled(each for _, each in found)
+    text_input = read_text_arguments(texts or [], text or [], file, errors)
+    fill_texts = partial(
+        load(run).fill_stream,
+        top=top,
+        joint=joint,
+        blanks=blanks,
+        among=among or (),
+        seed=seed if sample else None,
+        beam=beam,
+        max_length=max_length,
+    )
+    with processed_texts(text_input, "filling", fill_texts) as results:
+        empty = FilledText(text="").as_dict()
+        print_results(results, print_filled, empty=empty, as_json=as_json)
 
 
-def _record(line: Example, filled: FilledText | None) -> dict[str, object]:
-    from lmlab.sampling.mask_filling import FilledText
-
-    return {"line": line.line, **(filled or FilledText(text="")).as_dict()}
-
-
-def print_filled(found: Iterable[FilledText | None]) -> None:
+def print_filled(results: Iterable[FilledText | None]) -> None:
     """Print each text with a table of its fillings, an empty line for None."""
-    told: set[str] = set()
-    for number, each in enumerate(found):
-        if each is None:
+    printed_notes: set[str] = set()
+    for number, filled in enumerate(results):
+        if filled is None:
             print("\n" * (number > 0))
             continue
-        if each.note and each.note not in told:
-            told.add(each.note)
-            print(f"note: {each.note}", file=sys.stderr)
-        print("\n" * (number > 0) + one_line(each.text))
-        if each.candidates:
-            _print_fillings(each)
+        if filled.note and filled.note not in printed_notes:
+            printed_notes.add(filled.note)
+            print(f"note: {filled.note}", file=sys.stderr)
+        print("\n" * (number > 0) + one_line(filled.text))
+        if filled.candidates:
+            _print_fillings(filled)
         else:
-            _print_gaps(each)
+            _print_masks(filled)
 
 
-def _print_gaps(filled: FilledText) -> None:
+def _print_masks(filled: FilledText) -> None:
     """Print the candidates per mask; pieces get a column if texts do not show them fully."""
-    options = [(number, each) for number, gap in enumerate(filled.masks, 1) for each in gap.options]
+    options = [
+        (number, option) for number, mask in enumerate(filled.masks, 1) for option in mask.options
+    ]
     marked = any(option.pieces != (option.text,) for _, option in options)
     shared = any(option.share is not None for _, option in options)
     rows = [
@@ -150,11 +133,11 @@ def _print_fillings(filled: FilledText) -> None:
     names = [f"gap {n}" for n, _ in enumerate(filled.candidates[0].answers, 1)]
     rows = [
         (
-            f"{each.log_prob:.4f}",
-            *map(_shown, each.answers),
-            each.text + ("" if each.finished else " …"),
+            f"{candidate.log_prob:.4f}",
+            *map(_filling_text, candidate.answers),
+            candidate.text + ("" if candidate.finished else " …"),
         )
-        for each in filled.candidates
+        for candidate in filled.candidates
     ]
     print_table(("nats", *(names if several else ["gap"]), "text"), rows)
     if filled.kind is not None:
@@ -163,5 +146,5 @@ def _print_fillings(filled: FilledText) -> None:
         print(f"kind {filled.kind} ({KIND_DESCRIPTIONS[filled.kind]}); {filled.order}")
 
 
-def _shown(answer: str) -> str:
+def _filling_text(answer: str) -> str:
     return answer or "(nothing)"

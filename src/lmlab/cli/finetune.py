@@ -1,4 +1,4 @@
-"""`lmlab finetune RUN --task T --data FILE --out RUN`, `lmlab predict` and `lmlab prompt`."""
+"""`lmlab finetune RUN --task T`, `lmlab predict` with it, and few-shot `lmlab prompt`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import (
+    ErrorsOption,
+    JsonOption,
+    MinutesOption,
+    NoVerify,
+    RawOption,
+    ResumeOption,
+    RunArgument,
+    StepsOption,
+)
 from lmlab.cli.output import (
     NO_ANSWER,
     console,
@@ -46,11 +55,11 @@ def read_input_rows(
     """
     if file is None and not texts:
         file = "-"
-    found = read_texts(file, texts, errors, instead="--text", plain=True)
-    lines = list(found.lines)
+    text_input = read_texts(file, texts, errors, instead="--text", plain=True)
+    lines = list(text_input.lines)
     first = next((line.text for line in lines if line.text), "")
     if not texts and first.startswith("{"):
-        return [(line.line or 0, _json_row(line, found.name)) for line in lines]
+        return [(line.line or 0, _json_row(line, text_input.name)) for line in lines]
     if task.text_field is None:
         raise UserError(
             f"a row of {task.name} has several texts; give JSON objects, one per line, in a file."
@@ -135,12 +144,10 @@ def finetune(
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Budget: epochs; 10.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget: optimiser steps.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Budget: minutes of wall-clock time.")
-    ] = None,
+    steps: StepsOption = None,
+    minutes: MinutesOption = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume from a checkpoint.")] = False,
+    resume: ResumeOption = False,
     as_json: JsonOption = False,
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
@@ -149,11 +156,11 @@ def finetune(
 
     A run that was fine-tuned before starts from its weights with a new head.
     """
-    given = parse_settings(settings or [])
+    parsed_settings = parse_settings(settings or [])
 
-    from lmlab.tasks.finetune import finetune as put_to_task
+    from lmlab.tasks.finetune import finetune as finetune_run
 
-    found = put_to_task(
+    result = finetune_run(
         run,
         task=task,
         data=data,
@@ -162,7 +169,7 @@ def finetune(
         long=long,
         judge=judge,
         examples=examples,
-        settings=given,
+        settings=parsed_settings,
         epochs=epochs,
         steps=steps,
         minutes=minutes,
@@ -172,29 +179,29 @@ def finetune(
         quiet=as_json,
     )
     if as_json:
-        print_metric_warnings(found)
-        print_json(found.as_dict())
+        print_metric_warnings(result)
+        print_json(result.as_dict())
         return
-    counts = ", ".join(f"{count:,} {split}" for split, count in found.rows.items())
+    counts = ", ".join(f"{count:,} {split}" for split, count in result.rows.items())
     print(f"{task} on {data}: {counts} rows")
-    if found.skipped or found.dropped_by_length_ratio:
+    if result.skipped or result.dropped_by_length_ratio:
         print(
-            f"{found.skipped:,} training rows were skipped (empty or malformed), and "
-            f"{found.dropped_by_length_ratio:,} dropped by max_length_ratio.",
+            f"{result.skipped:,} training rows were skipped (empty or malformed), and "
+            f"{result.dropped_by_length_ratio:,} dropped by max_length_ratio.",
             file=sys.stderr,
         )
-    if found.truncated or found.dropped:
+    if result.truncated or result.dropped:
         print(
-            f"{found.truncated:,} texts were truncated to the model's window, and "
-            f"{found.dropped:,} rows dropped, whose answer was truncated.",
+            f"{result.truncated:,} texts were truncated to the model's window, and "
+            f"{result.dropped:,} rows dropped, whose answer was truncated.",
             file=sys.stderr,
         )
-    _tell_questions_cut(found.truncated_questions)
-    print_metrics(found, f"on the {found.split} split")
-    print(f"{found.path}: answers in predictions.jsonl; ask it more by lmlab predict")
+    _warn_truncated_questions(result.truncated_questions)
+    print_metrics(result, f"on the {result.split} split")
+    print(f"{result.path}: answers in predictions.jsonl; ask it more by lmlab predict")
 
 
-def _tell_questions_cut(count: int) -> None:
+def _warn_truncated_questions(count: int) -> None:
     if count:
         were = "question was" if count == 1 else "questions were"
         print(
@@ -243,23 +250,23 @@ def predict(
     lines = read_input_rows(model.task, file, texts, errors)
     answers: list[TaskAnswer] = []
     with text_progress_bar("answering", unit="rows") as done:
-        found = with_progress(_answered(model, lines, answers), done)
+        results = with_progress(_predict_in_chunks(model, lines, answers), done)
         if as_json:
-            print_json_list(_answer_record(*each) for each in found)
+            print_json_list(_answer_record(*result) for result in results)
         else:
-            _print_answers(found)
+            _print_answers(results)
     if graph is not None:
         _write_graphs(answers, graph, quiet=as_json)
     rows = [row for _, row in lines if row is not None]
-    _tell_questions_cut(model.questions_cut(rows))
-    measured = model.metrics(rows, [each.answer for each in answers])
-    if measured is not None:
-        print_metrics(measured, f"on {len(rows):,} rows", file=sys.stderr)
+    _warn_truncated_questions(model.questions_cut(rows))
+    metrics = model.metrics(rows, [item.answer for item in answers])
+    if metrics is not None:
+        print_metrics(metrics, f"on {len(rows):,} rows", file=sys.stderr)
     if sentence := unknown_words_warning(model, rows):
         warn(sentence)
 
 
-def _answered(
+def _predict_in_chunks(
     model: FinetunedModel, lines: list[NumberedRow], answers: list[TaskAnswer]
 ) -> Iterator[tuple[int, TaskRow | None, TaskAnswer | None]]:
     """Number, row and answer of each line; no answer for a line without a row.
@@ -268,12 +275,12 @@ def _answered(
     """
     model.check([row for _, row in lines if row is not None])
     for first in range(0, len(lines), CHUNK_ROWS):
-        some = lines[first : first + CHUNK_ROWS]
-        answered = model.predict_with_details([row for _, row in some if row is not None])
+        chunk = lines[first : first + CHUNK_ROWS]
+        answered = model.predict_with_details([row for _, row in chunk if row is not None])
         answers += answered
-        following = iter(answered)
-        for number, row in some:
-            yield number, row, None if row is None else next(following)
+        results = iter(answered)
+        for number, row in chunk:
+            yield number, row, None if row is None else next(results)
 
 
 def unknown_words_warning(model: FinetunedModel, rows: list[TaskRow]) -> str | None:
@@ -289,14 +296,16 @@ def _answer_record(number: int, row: TaskRow | None, answered: Any) -> dict[str,
     return {**row, **answered.as_dict(), "line": number}
 
 
-def _print_answers(found: Iterable[tuple[int, TaskRow | None, TaskAnswer | None]]) -> None:
-    for _, _, each in found:
-        if each is None:
+def _print_answers(results: Iterable[tuple[int, TaskRow | None, TaskAnswer | None]]) -> None:
+    for _, _, answered in results:
+        if answered is None:
             print()
             continue
-        answer = " ".join(each.answer) if isinstance(each.answer, list) else str(each.answer)
+        answer = (
+            " ".join(answered.answer) if isinstance(answered.answer, list) else str(answered.answer)
+        )
         print(one_line(answer) if answer.strip() else NO_ANSWER)
-        for line in each.details():
+        for line in answered.details():
             print(f"    {one_line(line)}")
 
 
@@ -330,26 +339,26 @@ def prompt(
         raise UserError(f"--rows must be at least 1, got {rows}.")
     kind, model = find_task(task), load(run)
     splits = read_splits(data, kind, seed=split_seed(model.config, data), errors=errors)
-    asked = (splits.get("test") or splits.get("validation") or splits["train"])[:rows]
-    with console(stderr=True).status(f"asking {len(asked)} rows"):
-        found = predict_few_shot(
-            model.scorer(), kind, splits["train"], asked, shots=shots, seed=seed
+    test_rows = (splits.get("test") or splits.get("validation") or splits["train"])[:rows]
+    with console(stderr=True).status(f"asking {len(test_rows)} rows"):
+        result = predict_few_shot(
+            model.scorer(), kind, splits["train"], test_rows, shots=shots, seed=seed
         )
     if as_json:
-        print_json(found.as_dict())
+        print_json(result.as_dict())
         return
-    if found.note:
-        print(f"note: {found.note}", file=sys.stderr)
-    print(f"one prompt: {found.example}")
-    print_metrics(found, f"on {found.rows} rows with {found.shots} examples each")
+    if result.note:
+        print(f"note: {result.note}", file=sys.stderr)
+    print(f"one prompt: {result.example}")
+    print_metrics(result, f"on {result.rows} rows with {result.shots} examples each")
 
 
 def print_metrics(measured: Any, where: str, *, file: Any = None) -> None:
     """Print each metric with its 95 % interval, and warnings on standard error."""
     for name, value in measured.metrics.items():
-        ends = measured.intervals.get(name)
-        sure = "" if ends is None else f"  95 % {ends[0]:.3f} to {ends[1]:.3f}"
-        print(f"{name.replace('_', ' '):17} {value:.3f}  {where}{sure}", file=file)
+        bounds = measured.intervals.get(name)
+        interval = "" if bounds is None else f"  95 % {bounds[0]:.3f} to {bounds[1]:.3f}"
+        print(f"{name.replace('_', ' '):17} {value:.3f}  {where}{interval}", file=file)
     print_metric_warnings(measured)
 
 

@@ -1,4 +1,4 @@
-"""`lmlab export-arpa RUN FILE` and `lmlab import-arpa FILE --out RUN`."""
+"""`lmlab import-hf`, `export-hf`, `import-arpa` and `export-arpa`: formats of other tools."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def export_hf(
 
     family = checkpoint_export.export_hf(run, folder)
     print(f"{folder}: model type {family.model_type}")
-    if (remark := checkpoint_export.softmax_note(family)) is not None:
-        print(f"note: {remark}")
+    if (note := checkpoint_export.softmax_note(family)) is not None:
+        print(f"note: {note}")
 
 
 ArpaFileArgument = Annotated[

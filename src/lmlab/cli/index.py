@@ -1,18 +1,16 @@
-"""`lmlab index build DOCS`, `lmlab index search INDEX "…"` and `lmlab index info INDEX`."""
+"""`lmlab index build DOCS`, `index search INDEX "…"`, `index info INDEX`: document retrieval."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption
-from lmlab.cli.output import console, print, print_json, print_table
+from lmlab.cli.output import print, print_json, print_table, step_progress_bar
 from lmlab.cli.text_inputs import FileOption, TextOption, read_text_arguments, require_single_text
 from lmlab.core.errors import UserError
 
@@ -55,15 +53,15 @@ def build(
     no_verify: NoVerify = False,
 ) -> None:
     """Build a retrieval index of documents."""
-    from lmlab.api import build_index
     from lmlab.data.lines import ReadingReport, check_errors
+    from lmlab.index_api import build_index
     from lmlab.retrieval.documents import load_documents
 
     report = ReadingReport()
     opened = load_documents(documents, errors=check_errors(errors), report=report)
     if report.bad_rows or report.replaced_bytes:
         print(f"lmlab: {documents}: {report.oddities()}.", file=sys.stderr)
-    with index_progress_bar() as progress:
+    with step_progress_bar() as progress:
         built = build_index(
             opened,
             encoder,
@@ -109,15 +107,15 @@ def search(
     no_verify: NoVerify = False,
 ) -> None:
     """Search an index for the documents nearest to a text."""
-    from lmlab.api import open_index
+    from lmlab.index_api import open_index
 
-    given = read_text_arguments(arguments or [], text or [], file, errors)
-    examples = list(given.examples)
-    questions = [require_single_text(example, given.name) for example in examples]
+    text_input = read_text_arguments(arguments or [], text or [], file, errors)
+    examples = list(text_input.examples)
+    questions = [require_single_text(example, text_input.name) for example in examples]
     opened = open_index(index, encoder=encoder)
     if encoder is not None and opened.about.encoder is None:
         raise UserError(f"{index} is searched by words (bm25), not vectors; leave --encoder out.")
-    found = opened.search(questions, min(DEFAULT_HITS, len(opened)) if k is None else k)
+    hits_by_query = opened.search(questions, min(DEFAULT_HITS, len(opened)) if k is None else k)
     if opened.cut:
         print(
             f"lmlab: {opened.cut} of {len(questions)} texts exceeded the encoder's window of "
@@ -125,14 +123,14 @@ def search(
             file=sys.stderr,
         )
     if as_json:
-        rows = zip(examples, found, strict=True)
+        rows = zip(examples, hits_by_query, strict=True)
         print_json([{"line": e.line, **_as_dict(e.text, hits)} for e, hits in rows])
         return
-    for place, (question, hits) in enumerate(zip(questions, found, strict=True)):
+    for number, (question, hits) in enumerate(zip(questions, hits_by_query, strict=True)):
         if len(questions) > 1:
-            print(f"{chr(10) if place else ''}{question}\n")
+            print(f"{chr(10) if number else ''}{question}\n")
         _print_hits(hits)
-    given.warn_empty_lines()
+    text_input.warn_empty_lines()
 
 
 def info(index: IndexArgument, as_json: JsonOption = False, no_verify: NoVerify = False) -> None:
@@ -143,11 +141,11 @@ def info(index: IndexArgument, as_json: JsonOption = False, no_verify: NoVerify 
 
 
 def _as_dict(question: str, hits: list[DocumentHit]) -> dict[str, Any]:
-    found = [
+    records = [
         {"rank": rank, "score": hit.score, "number": hit.number, **asdict(hit.document)}
         for rank, hit in enumerate(hits, 1)
     ]
-    return {"question": question, "found": found}
+    return {"question": question, "found": records}
 
 
 def _print_hits(hits: list[DocumentHit]) -> None:
@@ -167,13 +165,13 @@ def _print_hits(hits: list[DocumentHit]) -> None:
     print_table(("rank", "score", "name", "title", "text"), rows)
 
 
-def shorten_text(text: str, most: int) -> str:
+def shorten_text(text: str, max_characters: int) -> str:
     """A text on one line, cut to `most` characters."""
     line = " ".join(text.split())
-    if len(line) <= most:
+    if len(line) <= max_characters:
         return line
-    cut = textwrap.shorten(line, most, placeholder=" …")
-    return cut if len(cut) > most // 2 else f"{line[: most - 1]}…"
+    cut = textwrap.shorten(line, max_characters, placeholder=" …")
+    return cut if len(cut) > max_characters // 2 else f"{line[: max_characters - 1]}…"
 
 
 def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> None:
@@ -199,24 +197,3 @@ def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> 
 def format_size(count: int) -> str:
     """A size in bytes as a readable number with its unit."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.1f} KiB"
-
-
-@contextmanager
-def index_progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on standard error if it is a terminal; yields the update function."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, of: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def told(what: str, done: int, of: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=of)
-            bar.update(tasks[what], completed=done)
-
-        yield told

@@ -45,23 +45,23 @@ def inspect(
 
     from lmlab.api import inspect as inspect_runs
 
-    asked = [word.strip() for word in re.split("[,，]", words or "") if word.strip()]
+    chosen_words = [word.strip() for word in re.split("[,，]", words or "") if word.strip()]
     screen = console(stderr=True)
     with screen.status("drawing") as status:
-        found = inspect_runs(
+        inspection = inspect_runs(
             runs,
             texts=text or [],
-            words=asked,
+            words=chosen_words,
             out=out,
             progress=lambda title: status.update(f"drawing {title}"),
         )
     if as_json:
-        print_json(found.as_dict())
+        print_json(inspection.as_dict())
         return
-    for shot in found.figures:
-        svg, png = found.files(shot)
-        about = f" “{shot.text}”" if shot.text else ""
-        print(f"{svg} and {png.suffix}: {shot.title}{about}. {shot.caption}")
-    print(f"{found.page}: all of them on a page.")
-    for remark in found.notes:
-        print(remark, file=sys.stderr)
+    for figure in inspection.figures:
+        svg, png = inspection.files(figure)
+        about = f" “{figure.text}”" if figure.text else ""
+        print(f"{svg} and {png.suffix}: {figure.title}{about}. {figure.caption}")
+    print(f"{inspection.page}: all of them on a page.")
+    for note in inspection.notes:
+        print(note, file=sys.stderr)

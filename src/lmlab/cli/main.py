@@ -161,25 +161,25 @@ def main(arguments: Sequence[str]) -> int:
     try:
         outcome = app(args=repeat_options(arguments), prog_name="lmlab", standalone_mode=False)
         sys.stdout.flush()
-        return _interrupted() if outcome == INTERRUPTED_CODE else int(outcome or 0)
+        return _print_interrupted() if outcome == INTERRUPTED_CODE else int(outcome or 0)
     except UserError as error:
-        return _mistake(str(error))
+        return _print_error(str(error))
     except (KeyboardInterrupt, typer.Abort):
-        return _interrupted()
+        return _print_interrupted()
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     except OSError as error:
-        return _disk_mistake(error)
+        return _print_disk_error(error)
     except MemoryError as error:
-        return _mistake(memory_sentence(error))
+        return _print_error(memory_sentence(error))
     except Exception as error:
         if is_out_of_memory(error):
-            return _mistake(memory_sentence(error))
+            return _print_error(memory_sentence(error))
         # The parser's own errors, caught by attribute: their class has moved between typer
         # versions.
         if not hasattr(error, "format_message"):
             raise
-        return _mistake(usage_error_sentence(error, arguments))
+        return _print_error(usage_error_sentence(error, arguments))
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -192,24 +192,24 @@ def is_out_of_memory(error: Exception) -> bool:
 def memory_sentence(error: BaseException) -> str:
     """Advice when memory runs out."""
     reason = " ".join(str(error).split())[:160]
-    told = f" ({reason})" if reason else ""
-    return f"there is not enough memory{told}; use smaller sizes, batches or inputs."
+    details = f" ({reason})" if reason else ""
+    return f"there is not enough memory{details}; use smaller sizes, batches or inputs."
 
 
-def _disk_mistake(error: OSError) -> int:
+def _print_disk_error(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
         # The reader of our output has closed the pipe: no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     where = f"{error.filename}: " if error.filename else ""
-    return _mistake(f"{where}{error.strerror or error}.")
+    return _print_error(f"{where}{error.strerror or error}.")
 
 
-def _mistake(sentence: str) -> int:
+def _print_error(sentence: str) -> int:
     print(escape_control_characters(f"lmlab: {' '.join(sentence.split())}"), file=sys.stderr)
     return USER_ERROR_CODE
 
 
-def _interrupted() -> int:
+def _print_interrupted() -> int:
     print("lmlab: stopped by Ctrl-C.", file=sys.stderr)
     return INTERRUPTED_CODE

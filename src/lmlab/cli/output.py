@@ -60,14 +60,14 @@ def warn(sentence: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON document; infinities and nan become null."""
-    builtins.print(_written(value, indent=2))
+    builtins.print(_json_text(value, indent=2))
 
 
 def print_json_list(items: Iterable[Any]) -> None:
     """Print a JSON list item by item, in constant memory."""
     separator = "[\n"
     for item in items:
-        sys.stdout.write(separator + _written(item))
+        sys.stdout.write(separator + _json_text(item))
         separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
 
@@ -75,10 +75,10 @@ def print_json_list(items: Iterable[Any]) -> None:
 def print_json_lines(items: Iterable[Any]) -> None:
     """Print JSON lines, each as soon as it is available."""
     for item in items:
-        builtins.print(_written(item), flush=True)
+        builtins.print(_json_text(item), flush=True)
 
 
-def _written(value: Any, indent: int | None = None) -> str:
+def _json_text(value: Any, indent: int | None = None) -> str:
     """JSON text; invisible characters that JSON allows in strings are escaped too."""
     try:
         text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
@@ -104,7 +104,7 @@ def console(*, stderr: bool = False, markup: bool = False) -> Console:
 
     class SafeConsole(Console):
         def print(self, *objects: Any, **options: Any) -> None:
-            texts = (printable(each) if isinstance(each, str) else each for each in objects)
+            texts = (printable(item) if isinstance(item, str) else item for item in objects)
             super().print(*texts, **options)
 
     stream = sys.stderr if stderr else sys.stdout
@@ -141,8 +141,8 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, name in enumerate(header):
-        table.add_column(name, no_wrap=place == 0, overflow="fold")
+    for index, name in enumerate(header):
+        table.add_column(name, no_wrap=index == 0, overflow="fold")
     for row in rows:
         table.add_row(*map(printable, row))
     console().print(table)
@@ -150,7 +150,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 @contextmanager
 def text_progress_bar(
-    what: str,
+    description: str,
     report: ReadingReport | None = None,
     size: int | None = None,
     *,
@@ -179,16 +179,40 @@ def text_progress_bar(
         redirect_stderr=False,
     )
     with bar:
-        task = bar.add_task(escape(printable(what)), total=size, done=0)
+        task = bar.add_task(escape(printable(description)), total=size, done=0)
         total = 0
 
-        def told(done: int) -> None:
+        def advance(done: int) -> None:
             nonlocal total
             total += done
             read = 0 if report is None else report.bytes_read
             bar.update(task, completed=read, done=total)
 
-        yield told
+        yield advance
+
+
+@contextmanager
+def step_progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar of counted steps on standard error, if it is a terminal.
+
+    Yields a function of the description, the steps done and their number.
+    """
+    if not sys.stderr.isatty():
+        yield lambda description, done, of: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def update(description: str, done: int, of: int) -> None:
+            if description not in tasks:
+                tasks[description] = bar.add_task(description, total=of)
+            bar.update(tasks[description], completed=done)
+
+        yield update
 
 
 Item = TypeVar("Item")

@@ -52,19 +52,19 @@ def pairs(
         raise UserError("--csv does not apply to --json; remove one of them.")
 
     from lmlab.api import load
-    from lmlab.api import pairs as judge
+    from lmlab.api import pairs as compare_on_pairs
 
     models = [load(run) for run in runs]
     with text_progress_bar("scoring pairs", results_follow=True) as done:
-        found = judge(models, files, progress=done)
+        comparison = compare_on_pairs(models, files, progress=done)
     warn_unknown(models, files)
     if as_csv:
-        found.write_csv(sys.stdout, raw=raw)
+        comparison.write_csv(sys.stdout, raw=raw)
     elif as_json:
-        [*reports] = found.reports.values()
-        print_json(reports[0].as_dict() if len(reports) == 1 else found.as_dict())
+        [*reports] = comparison.reports.values()
+        print_json(reports[0].as_dict() if len(reports) == 1 else comparison.as_dict())
     else:
-        print_comparison(found)
+        print_comparison(comparison)
 
 
 def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
@@ -82,52 +82,52 @@ def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
             warn(sentence)
 
 
-def print_comparison(found: MinimalPairsComparison) -> None:
+def print_comparison(comparison: MinimalPairsComparison) -> None:
     """Print accuracy by file, phenomenon and paradigm, of all models in one table."""
     from lmlab.scoring.formatting import describe_convention
     from lmlab.scoring.minimal_pairs import accuracies_by_group
 
-    several = len(found.reports) > 1
+    several = len(comparison.reports) > 1
     rows = [
-        (*([model] if several else []), *_row(by, each))
-        for model, report in found.reports.items()
-        for by, each in accuracies_by_group(report)
+        (*([model] if several else []), *_row(by, accuracy))
+        for model, report in comparison.reports.items()
+        for by, accuracy in accuracies_by_group(report)
     ]
     print_table((*(["model"] if several else []), "by", "name", *ACCURACY_HEADER), rows)
     if several:
         print()
-        _print_differences(found)
-    told: dict[str, list[str]] = {}
-    for model, report in found.reports.items():
+        _print_differences(comparison)
+    by_convention: dict[str, list[str]] = {}
+    for model, report in comparison.reports.items():
         words = f"kind {report.kind}; {describe_convention(report.convention)}"
-        told.setdefault(words, []).append(model)
+        by_convention.setdefault(words, []).append(model)
     print("\na tie is wrong in accuracy, and one half in the column after its error")
-    for words, models in told.items():
-        print(f"{', '.join(models)}: {words}" if len(told) > 1 else words)
+    for words, models in by_convention.items():
+        print(f"{', '.join(models)}: {words}" if len(by_convention) > 1 else words)
 
 
-def _print_differences(found: MinimalPairsComparison) -> None:
+def _print_differences(comparison: MinimalPairsComparison) -> None:
     rows = [
         (
-            f"{each.first} - {each.second}",
-            f"{each.interval.value:+.3f}",
-            f"[{each.interval.low:+.3f}, {each.interval.high:+.3f}]",
-            f"{each.interval.p_value:.4f}",
+            f"{difference.first} - {difference.second}",
+            f"{difference.interval.value:+.3f}",
+            f"[{difference.interval.low:+.3f}, {difference.interval.high:+.3f}]",
+            f"{difference.interval.p_value:.4f}",
         )
-        for each in found.differences
+        for difference in comparison.differences
     ]
     print_table(("difference, ties as 1/2", "accuracy", "95 % interval", "p"), rows)
 
 
-def _row(what: str, each: PairAccuracy) -> tuple[str, ...]:
+def _row(group: str, accuracy: PairAccuracy) -> tuple[str, ...]:
     return (
-        what,
-        "" if what == "all" else each.name,
-        f"{each.accuracy:.3f}",
-        f"{each.standard_error:.3f}",
-        f"{each.accuracy_ties_half:.3f}",
-        f"{each.accuracy_per_token:.3f}",
-        str(each.pairs),
-        str(each.ties),
-        str(each.with_unknown),
+        group,
+        "" if group == "all" else accuracy.name,
+        f"{accuracy.accuracy:.3f}",
+        f"{accuracy.standard_error:.3f}",
+        f"{accuracy.accuracy_ties_half:.3f}",
+        f"{accuracy.accuracy_per_token:.3f}",
+        str(accuracy.pairs),
+        str(accuracy.ties),
+        str(accuracy.with_unknown),
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +13,12 @@ import typer
 
 from lmlab.cli.arguments import parse_positions
 from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
-from lmlab.cli.output import console, print, print_json
+from lmlab.cli.output import one_line, print, print_json, step_progress_bar
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.untrusted_input import parse_integer
 
 if TYPE_CHECKING:
-    from lmlab.api import LanguageModel
+    from lmlab.language_model import LanguageModel
     from lmlab.sampling.mcmc.diagnostics import ConvergenceDiagnostics, McmcResult
 
 
@@ -27,53 +26,54 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as in `lmlab.cli.main`."""
 
 
-def parse_length_range(written: str) -> tuple[int, int]:
+def parse_length_range(text: str) -> tuple[int, int]:
     """Parse 5-12 as (5, 12)."""
-    least, most = (parse_integer(part.strip()) for part in written.partition("-")[::2])
-    if least is None or most is None:
-        raise UserError(f"--lengths must be a range such as 5-12, got {written!r}.")
-    return least, most
+    minimum, maximum = (parse_integer(part.strip()) for part in text.partition("-")[::2])
+    if minimum is None or maximum is None:
+        raise UserError(f"--lengths must be a range such as 5-12, got {text!r}.")
+    return minimum, maximum
 
 
 def sample_by_mcmc(model: LanguageModel, as_json: bool, **options: Any) -> int:
     """Run MCMC with a progress bar, print diagnostics on standard error, then the texts."""
-    picture: Path | None = options.pop("draw", None)
-    if picture is not None:
-        from lmlab.inspection.mcmc_traces import check_form, write_mcmc_traces
+    figure: Path | None = options.pop("draw", None)
+    if figure is not None:
+        from lmlab.inspection.mcmc_traces import write_mcmc_traces
+        from lmlab.plotting.figure import check_figure_path
 
-        check_form(picture)
-    with mcmc_progress_bar(str(options["method"])) as told:
-        found = model.chains(progress=told, **options)
-    if picture is not None:
-        write_mcmc_traces(found, picture)
-    print_mcmc_summary(found)
+        check_figure_path(figure)
+    with step_progress_bar() as update:
+        result = model.chains(progress=partial(update, f"{options['method']}, step"), **options)
+    if figure is not None:
+        write_mcmc_traces(result, figure)
+    print_mcmc_summary(result)
     if as_json:
-        print_json(found.as_dict())
+        print_json(result.as_dict())
     else:
-        for each in found.texts:
-            print(each.text.replace("\n", "\\n"))
-    return INTERRUPTED if found.interrupted else 0
+        for sample in result.texts:
+            print(one_line(sample.text))
+    return INTERRUPTED if result.interrupted else 0
 
 
-def print_mcmc_summary(found: McmcResult) -> None:
+def print_mcmc_summary(result: McmcResult) -> None:
     """Print MCMC diagnostics and warnings on standard error."""
-    mixing = found.diagnostics
-    read = "no energies recorded after the burn-in"
+    mixing = result.diagnostics
+    energy = "no energies recorded after the burn-in"
     if not math.isnan(mixing.energy_mean):
-        read = (
-            f"energy ({found.energy}) {mixing.energy_mean:.2f} ± {mixing.energy_std:.2f}, "
-            f"{_mixed(mixing)}"
+        energy = (
+            f"energy ({result.energy}) {mixing.energy_mean:.2f} ± {mixing.energy_std:.2f}, "
+            f"{_describe_mixing(mixing)}"
         )
     print(
-        f"{found.chains} chains of {found.steps} steps in {found.seconds:.1f} s: accepted "
-        f"{mixing.acceptance_rate:.3f}, changed {mixing.change_rate:.3f}; {read}.",
+        f"{result.chains} chains of {result.steps} steps in {result.seconds:.1f} s: accepted "
+        f"{mixing.acceptance_rate:.3f}, changed {mixing.change_rate:.3f}; {energy}.",
         file=sys.stderr,
     )
-    for warning in found.warnings:
+    for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def _mixed(mixing: ConvergenceDiagnostics) -> str:
+def _describe_mixing(mixing: ConvergenceDiagnostics) -> str:
     """R-hat and effective sample size, or that they are unknown."""
     if math.isnan(mixing.r_hat) or math.isnan(mixing.effective_sample_size):
         return f"R-hat unknown after {mixing.recorded} samples"
@@ -81,38 +81,14 @@ def _mixed(mixing: ConvergenceDiagnostics) -> str:
     return f"R-hat {mixing.r_hat:.3f}, {size}"
 
 
-@contextmanager
-def mcmc_progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """An MCMC progress bar on standard error if it is a terminal; yields the step callback."""
-    if not sys.stderr.isatty():
-        yield lambda done, of: None
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    bar = Progress(
-        TextColumn("{task.description}, step"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=console(stderr=True),
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
-    with bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
-
-
 DECODING = ("ancestral", "greedy", "beam")
 CHAINS = ("gibbs", "metropolis")
 MCMC_PANEL = "Markov chain Monte Carlo (--method gibbs or metropolis)"
+
+
+def mcmc_option(help: str, **options: Any) -> Any:
+    """An option of MCMC, in its own panel of the help."""
+    return typer.Option(rich_help_panel=MCMC_PANEL, help=help, **options)
 
 
 def sample(
@@ -144,124 +120,67 @@ def sample(
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            help="Initialisation: random tokens, masked, text, or lm (samples of a model).",
-        ),
+        mcmc_option("Initialisation: random tokens, masked, text, or lm (samples of a model)."),
     ] = None,
-    text: Annotated[
-        str | None, typer.Option(rich_help_panel=MCMC_PANEL, metavar="T", help="Initial text.")
-    ] = None,
+    text: Annotated[str | None, mcmc_option("Initial text.", metavar="T")] = None,
     positions: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            metavar="1,3-5",
-            help="Tokens of --text to resample, counted from 1; all of them.",
-        ),
+        mcmc_option("Tokens of --text to resample, counted from 1; all of them.", metavar="1,3-5"),
     ] = None,
     template: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            metavar="T",
-            help="A text with <mask> or [MASK]; only these positions are resampled.",
+        mcmc_option(
+            "A text with <mask> or [MASK]; only these positions are resampled.", metavar="T"
         ),
     ] = None,
     lm: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            metavar="RUN",
-            help="Model that --start lm samples from; the run itself if it generates.",
+        mcmc_option(
+            "Model that --start lm samples from; the run itself if it generates.", metavar="RUN"
         ),
     ] = None,
-    length: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=MCMC_PANEL, help="Length in tokens after the prefix; 10."),
-    ] = None,
+    length: Annotated[int | None, mcmc_option("Length in tokens after the prefix; 10.")] = None,
     lengths: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            metavar="5-12",
-            help="Range of lengths to sample over; for metropolis.",
-        ),
+        str | None, mcmc_option("Range of lengths to sample over; for metropolis.", metavar="5-12")
     ] = None,
-    token_cost: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=MCMC_PANEL, help="Energy per token, with --lengths; 0."),
-    ] = None,
+    token_cost: Annotated[float | None, mcmc_option("Energy per token, with --lengths; 0.")] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            help="MCMC steps per chain, burn-in included; 50 per free position.",
-        ),
+        int | None, mcmc_option("MCMC steps per chain, burn-in included; 50 per free position.")
     ] = None,
-    burn_in: Annotated[
-        int | None, typer.Option(rich_help_panel=MCMC_PANEL, help="Burn-in steps; half of --steps.")
-    ] = None,
+    burn_in: Annotated[int | None, mcmc_option("Burn-in steps; half of --steps.")] = None,
     thin: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            help="Thinning: steps between two samples of a chain; as many as fit.",
-        ),
+        int | None, mcmc_option("Thinning: steps between two samples of a chain; as many as fit.")
     ] = None,
     chains: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL, help="Parallel chains; as many as texts, from 4 to 64."
-        ),
+        int | None, mcmc_option("Parallel chains; as many as texts, from 4 to 64.")
     ] = None,
-    masks: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL, help="Positions masked and resampled per step; 1."
-        ),
-    ] = None,
+    masks: Annotated[int | None, mcmc_option("Positions masked and resampled per step; 1.")] = None,
     order: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL, help="Order of positions: sequential or random; random."
-        ),
+        str | None, mcmc_option("Order of positions: sequential or random; random.")
     ] = None,
     anneal: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            help="Initial temperature, annealed to --temperature by the end of burn-in.",
-        ),
+        mcmc_option("Initial temperature, annealed to --temperature by the end of burn-in."),
     ] = None,
     proposal_temperature: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            help="Factor on --temperature for proposals; metropolis corrects for it.",
-        ),
+        mcmc_option("Factor on --temperature for proposals; metropolis corrects for it."),
     ] = None,
     energy: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            help="Energy: raw or norm of a masked model, or own; metropolis's target, "
-            "reported by gibbs.",
+        mcmc_option(
+            "Energy: raw or norm of a masked model, or own; metropolis's target, reported by gibbs."
         ),
     ] = None,
     proposal: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
-            help="Proposal of metropolis: fill (if the model can), uniform or unigram.",
-        ),
+        mcmc_option("Proposal of metropolis: fill (if the model can), uniform or unigram."),
     ] = None,
     draw: Annotated[
         Path | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL,
+        mcmc_option(
+            "Trace plot, FILE.svg or FILE.png: energies, autocorrelation, acceptance.",
             metavar="FILE",
-            help="Trace plot, FILE.svg or FILE.png: energies, autocorrelation, acceptance.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
@@ -278,7 +197,7 @@ def sample(
         "length_penalty": length_penalty,
         "max_length": max_length,
     }
-    of_chains = {
+    mcmc = {
         "start": start,
         "text": text,
         "positions": None if positions is None else parse_positions(positions),
@@ -301,14 +220,14 @@ def sample(
     }
     if method not in (*DECODING, *CHAINS):
         raise unknown_name("method", method, (*DECODING, *CHAINS))
-    by_chains = method in CHAINS
-    refuse_options(method, decoding if by_chains else of_chains)
-    options = given_options({"temperature": temperature, **(of_chains if by_chains else decoding)})
+    use_mcmc = method in CHAINS
+    refuse_options(method, decoding if use_mcmc else mcmc)
+    options = given_options({"temperature": temperature, **(mcmc if use_mcmc else decoding)})
 
     from lmlab.api import load
 
     model = load(run)
-    if by_chains:
+    if use_mcmc:
         return sample_by_mcmc(
             model, as_json, n=n, prefix=prefix, method=method, seed=seed, **options
         )
@@ -318,8 +237,8 @@ def sample(
     if as_json:
         print_json([asdict(text) for text in texts])
         return 0
-    for each in texts:
-        print(each.text.replace("\n", "\\n"))
+    for generated in texts:
+        print(one_line(generated.text))
     return 0
 
 

@@ -12,12 +12,13 @@ import typer
 
 from lmlab.cli.arguments import parse_positions
 from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
-from lmlab.cli.output import one_line, print, print_json_list, text_progress_bar
+from lmlab.cli.output import one_line, print, print_json_list
 from lmlab.cli.text_inputs import (
     STDIN,
     FileOption,
     TextInput,
     TextOption,
+    file_or_texts,
     process_lines,
     read_texts,
     require_single_text,
@@ -125,7 +126,6 @@ def score(
         )
 
     from lmlab.api import load
-    from lmlab.cli.text_inputs import file_or_texts, read_texts
 
     file, given_texts = file_or_texts(arguments, text, named_file)
     options: dict[str, Any] = {
@@ -140,8 +140,8 @@ def score(
         texts = read_continuations(file, given_texts, given, errors)
         model = load(run)
         texts.count_unknown_words(model.tokenizer)
-        found = score_continuations(model, texts, end=end, separator=separator, **options)
-        print_continuations(found, as_json=as_json, per_token=per_token, mean=mean)
+        continuations = score_continuations(model, texts, end=end, separator=separator, **options)
+        print_continuations(continuations, as_json=as_json, per_token=per_token, mean=mean)
         texts.warn_empty_lines()
         texts.warn_unknown_words()
         return
@@ -150,7 +150,7 @@ def score(
         add_sources(texts, given_texts, source)
     model = load(run)
     texts.count_unknown_words(model.tokenizer, model.model.effective_source_tokenizer)
-    with text_progress_bar(f"scoring {texts.name}", texts.report, texts.size) as progress:
+    with texts.progress_bar("scoring", unit="tokens") as progress:
         by_token = per_token or per_word or csv or as_json
         # Texts of the command line form no stream: each starts anew.
         scores = score_texts(
@@ -192,52 +192,46 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
 
     def printed() -> Iterator[Score]:
         for score in scores:
-            given = "" if score.source is None else f"{score.source} | "
-            shown = one_line(f"{given}{score.text}")
+            source = "" if score.source is None else f"{score.source} | "
+            line = one_line(f"{source}{score.text}")
             unit = "nats in the mean" if score.convention.mean else "nats"
-            each = f"{0.0 - score.mean:.4f} nats/token"
-            print(
-                f"{score.figure:.4f} {unit}\t{format_count(score.tokens, 'token')}\t{each}\t{shown}"
-            )
+            per_token_loss = f"{0.0 - score.mean:.4f} nats/token"
+            tokens = format_count(score.tokens, "token")
+            print(f"{score.figure:.4f} {unit}\t{tokens}\t{per_token_loss}\t{line}")
             if (per_token or per_word) and score.tokens and not score.per_token:
                 print("\tthe text is scored as a whole, and its tokens have no scores of their own")
             elif per_token or per_word:
-                _print_inside(score, per_token=per_token, per_word=per_word)
+                _print_parts(score, per_token=per_token, per_word=per_word)
             yield score
 
     print(describe_summary(summarise(printed())))
 
 
-def _print_inside(score: Score, *, per_token: bool, per_word: bool) -> None:
-    if per_token:
-        print_token_scores([(t.token, t.start, t.end, t.log_prob) for t in score.per_token])
-    if per_word:
-        print_word_scores(score)
-
-
-def print_word_scores(score: Score) -> None:
-    """Print the words of a text with their log-probabilities."""
+def _print_parts(score: Score, *, per_token: bool, per_word: bool) -> None:
     from lmlab.scoring.word_surprisal import word_scores
 
-    print_token_scores([(w.word, w.start, w.end, w.log_prob) for w in word_scores(score)])
+    if per_token:
+        print_token_scores((t.token, t.start, t.end, t.log_prob) for t in score.per_token)
+    if per_word:
+        print_token_scores((w.word, w.start, w.end, w.log_prob) for w in word_scores(score))
 
 
-def print_token_scores(parts: list[tuple[str, int, int, float]]) -> None:
+def print_token_scores(parts: Iterable[tuple[str, int, int, float]]) -> None:
     """Print tokens with their character offsets and log-probabilities in nats."""
     for piece, start, end, log_prob in parts:
         print(f"\t{log_prob:.4f}\t{start}-{end}\t{piece}")
 
 
-def add_sources(texts: TextInput, given: list[str], sources: list[str]) -> None:
+def add_sources(texts: TextInput, given_texts: list[str], sources: list[str]) -> None:
     """Assign the sources to the texts of the command line, by number."""
-    if not given:
+    if not given_texts:
         raise UserError(
             "--source goes with --text; in a FILE a source stands before its text, with a tab "
             "between them."
         )
     from lmlab.scoring.source_scoring import pair_with_sources
 
-    pairs = zip(texts.reader, pair_with_sources(sources, given), strict=True)
+    pairs = zip(texts.reader, pair_with_sources(sources, given_texts), strict=True)
     texts.reader = (replace(line, condition=pair.source) for line, pair in pairs)
 
 
@@ -252,8 +246,8 @@ def score_texts(
         first = next(examples)
         examples = chain([first], examples)
         if first.condition is None:
-            alone = (require_single_text(example, texts.name) for example in examples)
-            return model.scorer(carry=carry, **options).score(alone, per_token=per_token)
+            single_texts = (require_single_text(example, texts.name) for example in examples)
+            return model.scorer(carry=carry, **options).score(single_texts, per_token=per_token)
         return model.source_scorer(**options).score_examples(examples, per_token=per_token)
 
     for line, score in process_lines(texts.examples, scored):
@@ -276,19 +270,19 @@ def read_continuations(
     file: str | None, texts: list[str], prefix: str | None, errors: str
 ) -> TextInput:
     """Texts with a prefix each: one for all, or that of their line in a file."""
-    found = read_texts(file, texts, errors, instead="--text")
+    text_input = read_texts(file, texts, errors, instead="--text")
     if prefix is not None:
-        found.reader = (
-            replace(line, text=require_single_text(line, found.name), condition=prefix)
-            for line in found.reader
+        text_input.reader = (
+            replace(line, text=require_single_text(line, text_input.name), condition=prefix)
+            for line in text_input.reader
         )
-        return found
+        return text_input
     if file is None:
         raise UserError("--conditional reads prefixes and continuations from a FILE; name it.")
     if file == "-":
-        found.reader = map(parse_columns, found.reader)
-    found.reader = (_with_prefix(line, file) for line in found.reader)
-    return found
+        text_input.reader = map(parse_columns, text_input.reader)
+    text_input.reader = (_with_prefix(line, file) for line in text_input.reader)
+    return text_input
 
 
 def _with_prefix(line: Example, file: str) -> Example:
@@ -329,15 +323,15 @@ def print_continuations(
         return
     from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention, format_count
 
-    told: set[str] = set()
+    conventions: set[str] = set()
     for _, score in scores:
         unit = "nats in the mean" if mean else "nats"
         figure = score.mean if mean else score.total
-        shown = one_line(f"{score.prefix} |{score.continuation}")
-        print(f"{figure:.4f} {unit}\t{format_count(score.tokens, 'token')}\t{shown}")
-        for token in score.per_token if per_token else ():
-            print(f"\t{token.log_prob:.4f}\t{token.start}-{token.end}\t{token.token}")
-        explained = f"{score.kind} ({KIND_DESCRIPTIONS[score.kind]})"
-        told.add(f"kind {explained}; {describe_convention(score.convention)}")
-    for sentence in sorted(told):
+        text = one_line(f"{score.prefix} |{score.continuation}")
+        print(f"{figure:.4f} {unit}\t{format_count(score.tokens, 'token')}\t{text}")
+        if per_token:
+            print_token_scores((t.token, t.start, t.end, t.log_prob) for t in score.per_token)
+        kind = f"{score.kind} ({KIND_DESCRIPTIONS[score.kind]})"
+        conventions.add(f"kind {kind}; {describe_convention(score.convention)}")
+    for sentence in sorted(conventions):
         print(sentence)

@@ -1,4 +1,4 @@
-"""`lmlab show-objective SYSTEM [--text T] [--condition C] [--seed S] [--set K=V ...] [--out F]`."""
+"""`lmlab show-objective SYSTEM [--text T] [--set K=V ...] [--out F]`: inputs, targets, mask."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def show_objective(
     from lmlab.cli.train import parse_settings
 
     path = Path(f"{Path(system).resolve().name}.svg") if out is None else out
-    shown = show(
+    figure = show(
         system,
         text=text,
         condition=condition,
@@ -65,5 +65,5 @@ def show_objective(
         settings=parse_settings(settings or []),
         out=path,
     )
-    seeded = f", sampled with seed {shown.seed}" if shown.random else ""
-    print(f"{path}: inputs and targets of {shown.card.name}{seeded}.")
+    seeded = f", sampled with seed {figure.seed}" if figure.random else ""
+    print(f"{path}: inputs and targets of {figure.card.name}{seeded}.")

@@ -28,7 +28,7 @@ def read_stdin_lines(
         for line in raw:
             report.lines += 1
             report.bytes_read += len(line) + 1
-            text = _decoded(line, name, report.lines, errors)
+            text = _decode(line, name, report.lines, errors)
             report.empty_lines += not text.strip()
             lines.append((report.lines, text))
         yield lines
@@ -36,26 +36,26 @@ def read_stdin_lines(
 
 def _raw_lines(stream: Any, name: str) -> Iterator[list[bytes]]:
     """Chunks of raw lines: all that are available, up to the limit."""
-    begun: list[bytes] = []
+    partial: list[bytes] = []
     lines: list[bytes] = []
-    most = limit("line")
+    max_bytes = limit("line")
     while block := stream.read1(BLOCK_BYTES):
         first, *others = block.split(b"\n")
-        begun.append(first)
+        partial.append(first)
         if others:
             # Joined once per line, so that long lines take linear time.
-            lines += [b"".join(begun), *others[:-1]]
-            begun = [others[-1]]
-        elif sum(map(len, begun)) > most:
+            lines += [b"".join(partial), *others[:-1]]
+            partial = [others[-1]]
+        elif sum(map(len, partial)) > max_bytes:
             raise limit_exceeded_error("line", f"{name}: the bytes of a line must be")
         more = _has_more(stream)
         while len(lines) >= MAX_CHUNK_LINES or (lines and not more):
             yield lines[:MAX_CHUNK_LINES]
             lines = lines[MAX_CHUNK_LINES:]
-    if any(begun):
-        lines.append(b"".join(begun))
-    for place in range(0, len(lines), MAX_CHUNK_LINES):
-        yield lines[place : place + MAX_CHUNK_LINES]
+    if any(partial):
+        lines.append(b"".join(partial))
+    for start in range(0, len(lines), MAX_CHUNK_LINES):
+        yield lines[start : start + MAX_CHUNK_LINES]
 
 
 def _has_more(stream: Any) -> bool:
@@ -66,7 +66,7 @@ def _has_more(stream: Any) -> bool:
         return True
 
 
-def _decoded(line: bytes, name: str, number: int, errors: str) -> str:
+def _decode(line: bytes, name: str, number: int, errors: str) -> str:
     line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
     try:
         return line.decode("utf-8", errors)

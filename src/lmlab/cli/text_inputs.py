@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from lmlab.cli.arguments import is_file
-from lmlab.cli.output import print, warn
+from lmlab.cli.output import print, print_json_list, text_progress_bar, warn, with_progress
 from lmlab.cli.stdin_lines import MAX_CHUNK_LINES, read_stdin_lines
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport, check_errors, is_gzip, numbered_lines
@@ -110,7 +111,16 @@ class TextInput:
     def count_unknown_words(self, tokenizer: Any, source_tokenizer: Any = None) -> None:
         """Start counting unknown words of texts and sources."""
         self.unknown = tuple(
-            UnknownWords(each or tokenizer) for each in (tokenizer, source_tokenizer)
+            UnknownWords(counted or tokenizer) for counted in (tokenizer, source_tokenizer)
+        )
+
+    def progress_bar(
+        self, action: str, *, unit: str = "texts", results_follow: bool = False
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """A progress bar that follows the bytes read; see `text_progress_bar`."""
+        description = f"{action} {self.name}"
+        return text_progress_bar(
+            description, self.report, self.size, unit=unit, results_follow=results_follow
         )
 
     def warn_unknown_words(self) -> None:
@@ -139,8 +149,8 @@ class TextInput:
             )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def require_single_text(example: Example, name: str) -> str:
@@ -166,6 +176,36 @@ def process_lines(
                 yield line
 
     yield from align_results(process(with_text()), waiting)
+
+
+@contextmanager
+def processed_texts(
+    text_input: TextInput, action: str, process: Callable[[Iterator[str]], Iterable[Result]]
+) -> Iterator[Iterator[tuple[Example, Result | None]]]:
+    """Each line with the result of its text, as `process_lines`, with a progress bar."""
+
+    def process_examples(examples: Iterator[Example]) -> Iterable[Result]:
+        return process(require_single_text(example, text_input.name) for example in examples)
+
+    with text_input.progress_bar(action) as done:
+        yield with_progress(process_lines(text_input.lines, process_examples), done)
+
+
+def print_results(
+    results: Iterable[tuple[Example, Any]],
+    show: Callable[[Iterator[Any]], None],
+    *,
+    empty: Mapping[str, object],
+    as_json: bool,
+) -> None:
+    """Show results, or print a JSON record per line; `empty` is that of a line without text."""
+    if as_json:
+        print_json_list(
+            {"line": line.line, **(empty if result is None else result.as_dict())}
+            for line, result in results
+        )
+    else:
+        show(result for _, result in results)
 
 
 def align_results(
@@ -201,13 +241,13 @@ def read_texts(
     if file is None:
         return texts_from_options(given)
     if file == "-":
-        found = _from_stream(sys.stdin.buffer, STDIN, errors, sources)
+        text_input = _from_stream(sys.stdin.buffer, STDIN, errors, sources)
     else:
         path = _existing(Path(file), instead)
-        found = _from_file(path, errors, sources=sources, plain=plain)
+        text_input = _from_file(path, errors, sources=sources, plain=plain)
     if sources:
-        _only_sources(found)
-    return found
+        _only_sources(text_input)
+    return text_input
 
 
 def read_text_arguments(
@@ -235,7 +275,7 @@ def file_or_texts(
         raise UserError(ONE_OF)
     if not arguments:
         return file, list(given or ())
-    files = [each for each in arguments if each == "-" or _names_file(each)]
+    files = [argument for argument in arguments if argument == "-" or _names_file(argument)]
     if len(arguments) == 1:
         [only] = arguments
         a_word = word_is_file and only.isascii() and len(only.split()) == 1
@@ -250,8 +290,8 @@ def file_or_texts(
 
 def _names_file(argument: str) -> bool:
     """Whether an argument is a file, or looks like the name of one."""
-    looks = argument.lower().endswith(FILE_SUFFIXES) or "/" in argument
-    return is_file(argument) or (looks and not any(map(str.isspace, argument)))
+    looks_like_file = argument.lower().endswith(FILE_SUFFIXES) or "/" in argument
+    return is_file(argument) or (looks_like_file and not any(map(str.isspace, argument)))
 
 
 def texts_from_options(given: Sequence[str], name: str = "the command line") -> TextInput:
@@ -280,7 +320,7 @@ def _from_file(path: Path, errors: str, *, sources: bool, plain: bool) -> TextIn
     reader = PlainText(path=path, errors=checked) if plain else reader_for(path, checked)
     lines: Iterator[Example]
     if sources and isinstance(reader, (PlainText, TabSeparated)):
-        numbered = numbered_lines(path, report, checked, around=" \r\n")
+        numbered = numbered_lines(path, report, checked, strip=" \r\n")
         lines = (Example(text, line=number) for number, text in numbered)
     else:
         lines = _all_lines(reader, report)

@@ -1,4 +1,4 @@
-"""`lmlab train SYSTEM --data CORPUS --out RUN`."""
+"""`lmlab train SYSTEM --data CORPUS --out RUN [--resume]`: train a system on a corpus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import NoVerify, RunsErrorsOption
+from lmlab.cli.options import (
+    MinutesOption,
+    NoVerify,
+    RecipeOption,
+    ResumeOption,
+    RunsErrorsOption,
+    SizeOption,
+    StepsOption,
+)
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 
@@ -25,7 +33,7 @@ def train(
         ),
     ],
     out: Annotated[str, typer.Option(metavar="RUN", help="Output folder.")],
-    size: Annotated[str | None, typer.Option(help="tiny, small or base; small.")] = None,
+    size: SizeOption = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,12 +52,12 @@ def train(
     source_tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="Tokeniser of the sources of a parallel corpus, for a vocabulary of their "
+            help="Tokenizer of the sources of a parallel corpus, for a vocabulary of their "
             "own; shared if not given."
         ),
     ] = None,
     objective: Annotated[str | None, typer.Option(help="Training objective.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A named set of settings.")] = None,
+    recipe: RecipeOption = None,
     base: Annotated[
         str | None, typer.Option(metavar="RUN", help="A run to initialise from.")
     ] = None,
@@ -79,10 +87,8 @@ def train(
     epochs: Annotated[
         int | None, typer.Option(help="Budget: epochs; the first budget reached ends the training.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget: optimiser steps.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Budget: minutes of wall-clock time.")
-    ] = None,
+    steps: StepsOption = None,
+    minutes: MinutesOption = None,
     seed: Annotated[int | None, typer.Option(help="Random seed; 0.")] = None,
     compile: Annotated[
         bool,
@@ -90,13 +96,13 @@ def train(
             "--compile", help="Compile the training step: slow to start, faster on some machines."
         ),
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume from a checkpoint.")] = False,
+    resume: ResumeOption = False,
     errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
 ) -> None:
     """Train a system on a corpus; the run's folder holds all that is needed to use or repeat it."""
     find_system(system)  # report a wrong name before the slow import of torch
-    given = parse_settings(settings or []) | ({"compile": "true"} if compile else {})
+    parsed_settings = parse_settings(settings or []) | ({"compile": "true"} if compile else {})
 
     from lmlab.api import train as train_system
 
@@ -105,7 +111,7 @@ def train(
         data=data,
         out=out,
         size=size,
-        settings=given,
+        settings=parsed_settings,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         objective=objective,

@@ -1,4 +1,4 @@
-"""`lmlab translate RUN [FILE | - | TEXT...]`: machine translation."""
+"""`lmlab translate RUN [FILE | - | TEXT...]`: machine translation, n-best, word constraints."""
 
 from __future__ import annotations
 
@@ -6,29 +6,19 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lmlab.cli.options import (
-    BeamThresholdOption,
-    BeamWidthOption,
     ErrorsOption,
     JsonLinesOption,
-    LengthPenaltyOption,
-    MaxLengthOption,
-    MethodOption,
     NoVerify,
     RawOption,
     RunArgument,
-    SamplesOption,
-    SeedOption,
-    TemperatureOption,
-    TopKOption,
-    TopPOption,
-    UtilityOption,
+    with_decoding_options,
 )
-from lmlab.cli.output import one_line, print, print_json_lines, text_progress_bar, warn
+from lmlab.cli.output import one_line, print, print_json_lines, warn
 from lmlab.cli.text_inputs import FileOption, TextInput, TextOption, file_or_texts, read_texts
 from lmlab.core.errors import UserError
 
@@ -37,6 +27,7 @@ if TYPE_CHECKING:
     from lmlab.sampling.translation import Translation
 
 
+@with_decoding_options
 def translate(
     run: RunArgument,
     arguments: Annotated[
@@ -49,11 +40,7 @@ def translate(
     ] = None,
     text: TextOption = None,
     named_file: FileOption = None,
-    method: MethodOption = "beam",
-    beam: BeamWidthOption = None,
     n_best: Annotated[int, typer.Option(help="Number of translations per text, best first.")] = 1,
-    length_penalty: LengthPenaltyOption = None,
-    within: BeamThresholdOption = None,
     require: Annotated[
         list[str] | None, typer.Option(metavar="W", help="Words that must occur; for beam.")
     ] = None,
@@ -63,13 +50,6 @@ def translate(
     prefix: Annotated[
         str | None, typer.Option(metavar="T", help="Prefix of every translation; for beam.")
     ] = None,
-    samples: SamplesOption = None,
-    utility: UtilityOption = None,
-    temperature: TemperatureOption = None,
-    top_k: TopKOption = None,
-    top_p: TopPOption = None,
-    max_length: MaxLengthOption = None,
-    seed: SeedOption = 0,
     draw: Annotated[
         Path | None,
         typer.Option(
@@ -80,6 +60,7 @@ def translate(
     raw: RawOption = False,
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
+    **decoding: Any,
 ) -> None:
     """Translate texts, one per line, in order; empty lines stay empty.
 
@@ -98,36 +79,24 @@ def translate(
     model = load(run)
     texts.count_unknown_words(model.model.effective_source_tokenizer)
     lines: deque[Example] = deque()
-    found = model.translate_stream(
+    translations = model.translate_stream(
         _sources(texts, lines),
-        method=method,
         best=n_best,
-        beam=beam,
-        length_penalty=length_penalty,
-        within=within,
         required=tuple(require or ()),
         banned=tuple(ban or ()),
         prefix=prefix,
-        samples=samples,
-        utility=utility,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        max_length=max_length,
-        seed=seed,
+        **decoding,
     )
     if draw is not None:
         from lmlab.inspection.source_attention import with_source_attention_figures
 
-        found = with_source_attention_figures(model.model, found, draw)
-    with text_progress_bar(
-        f"translating {texts.name}", texts.report, texts.size, unit="texts"
-    ) as done:
-        numbered = _with_lines(found, lines, texts.unit, done)
+        translations = with_source_attention_figures(model.model, translations, draw)
+    with texts.progress_bar("translating") as done:
+        numbered = _with_lines(translations, lines, texts.unit, done)
         if as_json:
-            print_json_lines({"line": line, **each.as_dict()} for line, each in numbered)
+            print_json_lines({"line": line, **item.as_dict()} for line, item in numbered)
         else:
-            print_translations((each for _, each in numbered), several=n_best > 1)
+            print_translations((item for _, item in numbered), several=n_best > 1)
     texts.warn_references()
     texts.warn_unknown_words()
 
@@ -140,25 +109,28 @@ def _sources(texts: TextInput, lines: deque[Example]) -> Iterator[list[str]]:
 
 
 def _with_lines(
-    found: Iterator[Translation], lines: deque[Example], unit: str, done: Callable[[int], None]
+    translations: Iterator[Translation],
+    lines: deque[Example],
+    unit: str,
+    done: Callable[[int], None],
 ) -> Iterator[tuple[int | None, Translation]]:
     """Translations with their line numbers, which warnings name."""
-    for each in found:
+    for translation in translations:
         number = lines.popleft().line
-        for note in each.notes:
+        for note in translation.notes:
             warn(f"{unit} {number}: {note}")
         done(1)
-        yield number, each
+        yield number, translation
 
 
-def print_translations(found: Iterator[Translation], *, several: bool) -> None:
+def print_translations(translations: Iterator[Translation], *, several: bool) -> None:
     """Print a line per translation; n-best lists with log-probabilities, an empty line between."""
-    for number, each in enumerate(found):
+    for number, translation in enumerate(translations):
         if several and number:
             print()
-        for one in each.candidates:
-            text = one_line(one.text)
-            print(f"{one.log_prob:.4f}\t{text}" if several else text)
-        if not each.candidates:
+        for candidate in translation.candidates:
+            text = one_line(candidate.text)
+            print(f"{candidate.log_prob:.4f}\t{text}" if several else text)
+        if not translation.candidates:
             print()
         sys.stdout.flush()  # do not keep the reader of a pipe waiting

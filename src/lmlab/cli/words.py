@@ -1,4 +1,4 @@
-"""`lmlab words RUN|FILE nearest WORD | analogy A B C | similarity [PAIRS] | export OUT`."""
+"""`lmlab words RUN|FILE nearest|analogy|similarity|export …`: queries of word vectors."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def words(
     """Query word vectors: nearest neighbours, analogies, word similarity, export."""
     if question not in ARGUMENT_COUNTS:
         raise unknown_name("question to word vectors", question, ARGUMENT_COUNTS)
-    fewest, most, what = ARGUMENT_COUNTS[question]
+    minimum, maximum, expected = ARGUMENT_COUNTS[question]
     given = given or []
-    if not fewest <= len(given) <= most:
-        raise UserError(f"{question} takes {what}, got {len(given)} arguments.")
+    if not minimum <= len(given) <= maximum:
+        raise UserError(f"{question} takes {expected}, got {len(given)} arguments.")
 
     vectors = open_vectors(source)
     if question == "nearest":
-        _show_near(vectors.nearest(given[0], count), as_json)
+        _show_neighbours(vectors.nearest(given[0], count), as_json)
     elif question == "analogy":
-        _show_near(vectors.analogy(given[0], given[1], given[2], count), as_json)
+        _show_neighbours(vectors.analogy(given[0], given[1], given[2], count), as_json)
     elif question == "similarity":
         _show_similarity(vectors, given, as_json)
     else:
@@ -78,11 +78,16 @@ def open_vectors(source: str) -> WordVectors:
     return read_word2vec(source)
 
 
-def _show_near(found: list[Neighbour], as_json: bool) -> None:
+def _show_neighbours(neighbours: list[Neighbour], as_json: bool) -> None:
     if as_json:
-        print_json([{"word": each.word, "cosine": each.cosine} for each in found])
+        print_json(
+            [{"word": neighbour.word, "cosine": neighbour.cosine} for neighbour in neighbours]
+        )
         return
-    print_table(("word", "cosine"), [(each.word, f"{each.cosine:.4f}") for each in found])
+    print_table(
+        ("word", "cosine"),
+        [(neighbour.word, f"{neighbour.cosine:.4f}") for neighbour in neighbours],
+    )
 
 
 def _show_similarity(vectors: WordVectors, given: list[str], as_json: bool) -> None:
@@ -101,13 +106,13 @@ def _show_similarity(vectors: WordVectors, given: list[str], as_json: bool) -> N
         from lmlab.data.wordnet.noun_similarity import similar_nouns
 
         pairs, name = list(similar_nouns()), "nouns of WordNet by path similarity"
-    found = vectors.similarity_correlation(pairs)
+    correlation = vectors.similarity_correlation(pairs)
     if as_json:
-        print_json({"pairs of": name, **found.as_dict()})
+        print_json({"pairs of": name, **correlation.as_dict()})
         return
     print_table(
         ("pairs of", "spearman", "pairs", "left out"),
-        [(name, f"{found.spearman:.4f}", str(found.pairs), str(found.left_out))],
+        [(name, f"{correlation.spearman:.4f}", str(correlation.pairs), str(correlation.left_out))],
     )
 
 

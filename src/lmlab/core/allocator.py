@@ -1,4 +1,4 @@
-"""Memory allocator settings: glibc keeps freed memory for the next batch.
+"""glibc allocator settings (mallopt) that keep freed memory for the next batch: fewer page faults.
 
 By default glibc returns every large block to the system when it is freed and requests it again in
 the next step; these page faults cost up to a third of a training step on a CPU, and a seventh of

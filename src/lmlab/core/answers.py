@@ -1,4 +1,4 @@
-"""Question answering: answers with their evidence."""
+"""Question answering records: answers with evidence (document, entity, fact); `Ask` protocol."""
 
 from __future__ import annotations
 
@@ -37,6 +37,5 @@ class Ask(Protocol):
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
         """At most `answers` answers to each question, the most probable first.
 
-        It needs the tokeniser, given by `setup_tokenizer`.
+        It needs the tokenizer, given by `setup_tokenizer`.
         """
-        ...

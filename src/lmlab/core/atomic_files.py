@@ -1,4 +1,4 @@
-"""Atomic writes: what a kill, a full disk or a power cut can't leave half done.
+"""Atomic file and folder writes (temporary name, fsync, rename); disk errors, leftovers, symlinks.
 
 A file or folder is written under a temporary name in the folder it belongs to, forced to the disk,
 and only then renamed. A rename is atomic, so a reader finds the old content or the new one, never a
@@ -33,7 +33,7 @@ _TEMPORARY_NAME = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
 ABANDONED_SECONDS = 24 * 3600
 """Age at which a temporary file counts as abandoned, on file systems without locks."""
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | getattr(os, "O_BINARY", 0)
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | getattr(os, "O_BINARY", 0)
 _RESUMES: ContextVar[bool] = ContextVar("resumes", default=False)
 
 
@@ -58,11 +58,11 @@ def telling_disk_errors(path: Path) -> Iterator[None]:
 
 def disk_error(path: Path, error: OSError) -> UserError:
     """The error for a failed write to `path`."""
-    path = _final(path)
+    path = _final_path(path)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        go_on = "go on with --resume from the last checkpoint" if _RESUMES.get() else "try again"
+        advice = "go on with --resume from the last checkpoint" if _RESUMES.get() else "try again"
         return UserError(
-            f"the disk is full, so {path} could not be written; free some space and {go_on}."
+            f"the disk is full, so {path} could not be written; free some space and {advice}."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UserError(f"{path} can't be written to; choose a folder you may write to.")
@@ -87,10 +87,10 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     Whatever was at `path` is replaced; of a symbolic link the link, not its target. In a temporary
     folder it is written in place: that folder is synced to disk as a whole.
     """
-    if _final(path) != path:
+    if _final_path(path) != path:
         with telling_disk_errors(path):
             path.unlink(missing_ok=True)
-            with os.fdopen(os.open(path, _NEW, 0o666), "wb") as file:
+            with os.fdopen(os.open(path, _NEW_FILE_FLAGS, 0o666), "wb") as file:
                 yield file
         return
     with telling_disk_errors(path):
@@ -108,7 +108,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         except BaseException:
             remove(temporary)  # a full disk is not made fuller
             raise
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def new_named_file(path: Path) -> Iterator[Path]:
             yield folder / path.name
             sync(folder / path.name)
             os.replace(folder / path.name, path)
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     `folder` must be absent or empty. No other process can write the same folder in the meantime.
     """
     with telling_disk_errors(folder):
-        lock = lock_folder(folder, beside=True)
+        lock = lock_folder(folder, adjacent=True)
     with lock:
         if folder.is_symlink() or (
             folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
@@ -150,11 +150,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
 @contextmanager
 def _temporary_folder(parent: Path, *, becomes: Path, mode: int = 0o777) -> Iterator[Path]:
     temporary, descriptor = _new_temporary(parent, folder=True, mode=mode)
-    _becomes[temporary] = becomes
+    _final_names[temporary] = becomes
     try:
         yield temporary
     finally:
-        del _becomes[temporary]
+        del _final_names[temporary]
         try:
             remove(temporary)  # does nothing if it has been renamed
         finally:
@@ -162,13 +162,13 @@ def _temporary_folder(parent: Path, *, becomes: Path, mode: int = 0o777) -> Iter
                 os.close(descriptor)
 
 
-_becomes: dict[Path, Path] = {}
+_final_names: dict[Path, Path] = {}
 """Temporary folders of this process, and the names that they will have."""
 
 
-def _final(path: Path) -> Path:
+def _final_path(path: Path) -> Path:
     """A path with the name that its temporary folder will have, for messages."""
-    for temporary, final in _becomes.items():
+    for temporary, final in _final_names.items():
         if path.is_relative_to(temporary):
             return final / path.relative_to(temporary)
     return path
@@ -197,7 +197,7 @@ def move_folder(partial: Path, folder: Path) -> None:
     if folder.is_dir():
         folder.rmdir()
     os.rename(partial, folder)
-    sync_folder(folder.parent)
+    sync(folder.parent)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -236,9 +236,11 @@ def inner_folder(folder: Path, *, of: Path) -> Path:
 
 def check_writable(folder: Path) -> None:
     """Raise a UserError if nothing can be written into a folder, which need not exist yet."""
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    existing = next(
+        candidate for candidate in (folder, *folder.absolute().parents) if candidate.exists()
+    )
     with telling_disk_errors(folder):
-        temporary, descriptor = _new_temporary(there, folder=False)
+        temporary, descriptor = _new_temporary(existing, folder=False)
         remove(temporary)
         os.close(descriptor)
 
@@ -269,14 +271,8 @@ def discard(path: Path) -> None:
     remove(temporary)
 
 
-def sync_folder(path: Path) -> None:
-    """Sync a folder's names to disk, if the system can."""
-    if os.name != "nt":
-        sync(path)
-
-
 def sync(path: Path) -> None:
-    """Sync what was written to disk, if the system can."""
+    """Sync a file or the names in a folder to disk, if the system can."""
     if os.name == "nt" and path.is_dir():
         return
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -300,7 +296,7 @@ def _new_temporary(parent: Path, *, folder: bool, mode: int = 0o777) -> tuple[Pa
                     return path, -1
                 descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | NO_FOLLOW)
             else:
-                descriptor = os.open(path, _NEW, 0o666)
+                descriptor = os.open(path, _NEW_FILE_FLAGS, 0o666)
         except FileExistsError:
             if path.exists() or path.is_symlink():
                 continue
@@ -324,17 +320,17 @@ def remove_leftovers(folder: Path) -> None:
 def _remove_leftover(path: Path) -> None:
     flags = os.O_RDONLY | NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
     try:
-        old = time.time() - path.lstat().st_mtime > ABANDONED_SECONDS
+        abandoned = time.time() - path.lstat().st_mtime > ABANDONED_SECONDS
         if os.name == "nt":
-            if old:
+            if abandoned:
                 remove(path)
             return
         descriptor = os.open(path, flags)
     except OSError:
         return
     try:
-        kind = os.fstat(descriptor).st_mode
-        if (stat.S_ISREG(kind) or stat.S_ISDIR(kind)) and _lock(descriptor, unsupported=old):
+        mode = os.fstat(descriptor).st_mode
+        if (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and _lock(descriptor, unsupported=abandoned):
             remove(path)
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Attention masks: causal, full, none, explicit, and per-layer restrictions."""
+"""Attention masks: causal (also windowed), bidirectional, none, explicit, sparser per layer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ class AttentionMask(Protocol):
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
         """(B, T, T) bool: entry (b, i, j) is true where position i may attend to position j."""
-        ...
 
 
-def _inside(lengths: Tensor, time: int) -> Tensor:
+def _unpadded(lengths: Tensor, time: int) -> Tensor:
     """(B, 1, T) bool: true at unpadded positions."""
     return (torch.arange(time, device=lengths.device)[None, :] < lengths[:, None])[:, None, :]
 
@@ -39,12 +38,12 @@ class CausalMask:
     window: int | None = None
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
-        place = torch.arange(time, device=lengths.device)
-        back = place[:, None] - place[None, :]
-        seen = back >= 0
+        positions = torch.arange(time, device=lengths.device)
+        distance = positions[:, None] - positions[None, :]
+        allowed = distance >= 0
         if self.window is not None:
-            seen = seen & (back < self.window)
-        return seen[None] & _inside(lengths, time)
+            allowed = allowed & (distance < self.window)
+        return allowed[None] & _unpadded(lengths, time)
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class FullMask:
     """Bidirectional mask: each position attends to every unpadded input."""
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
-        return _inside(lengths, time).expand(-1, time, -1)
+        return _unpadded(lengths, time).expand(-1, time, -1)
 
 
 @dataclass(frozen=True)
@@ -70,4 +69,4 @@ class ExplicitMask:
     allowed: Tensor
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
-        return self.allowed & _inside(lengths, time)
+        return self.allowed & _unpadded(lengths, time)

@@ -1,4 +1,4 @@
-"""Batch: padded token sequences with optional conditions, labels and entities."""
+"""Batch: padded token sequences with optional sources (condition), labels, entities; collation."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Batch:
 
     def targets_mask(self) -> Tensor:
         """(B, T) bool: the predicted positions, 1 to length - 1."""
-        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return (places >= 1) & (places < self.lengths[:, None])
+        positions = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return (positions >= 1) & (positions < self.lengths[:, None])
 
     def mask(self) -> Tensor:
         """(B, T) bool: the unpadded positions, context included."""
-        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return places < self.lengths[:, None]
+        positions = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return positions < self.lengths[:, None]
 
     def select(self, rows: Tensor | Sequence[int]) -> Batch:
         """The given rows of this batch, in that order; T does not change."""
@@ -88,18 +88,18 @@ class Batch:
         *,
         rows: Sequence[int] | np.ndarray | None = None,
         condition: Batch | None = None,
-        carries: bool = False,
+        continues_previous: bool = False,
     ) -> Batch:
         """Sequences of ids, each with its context first, padded to the longest."""
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         tokens = np.full((len(sequences), lengths.max(initial=0)), pad, dtype=np.int64)
         for row, sequence in enumerate(sequences):
             tokens[row, : len(sequence)] = sequence
-        places = np.arange(len(sequences)) if rows is None else np.array(rows, dtype=np.int64)
+        row_ids = np.arange(len(sequences)) if rows is None else np.array(rows, dtype=np.int64)
         return cls(
             tokens=torch.from_numpy(tokens),
             lengths=torch.from_numpy(lengths),
-            rows=torch.from_numpy(places),
+            rows=torch.from_numpy(row_ids),
             condition=condition,
-            continues_previous=carries,
+            continues_previous=continues_previous,
         )

@@ -1,4 +1,4 @@
-"""Captured internal values of a model with the meaning of their axes, for figures."""
+"""Captured internals of a model (attention, gates, posteriors) with named axes, for figures."""
 
 from __future__ import annotations
 

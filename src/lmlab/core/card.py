@@ -1,4 +1,4 @@
-"""Model card of a system in the catalogue, readable without importing torch."""
+"""Model card of a zoo system: family, paper, score kind, protocols, defaults; without torch."""
 
 from __future__ import annotations
 

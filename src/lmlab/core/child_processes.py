@@ -22,14 +22,14 @@ GRACE_SECONDS = 60.0
 
 
 def start_child(
-    words: Sequence[str], *, environment: Mapping[str, str], output: IO[bytes]
+    command: Sequence[str], *, environment: Mapping[str, str], output: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     """Start a command of lmlab that ends with this process, in a session of its own.
 
     So a Ctrl-C in the terminal reaches it through this process alone.
     """
     return subprocess.Popen(
-        words,
+        command,
         env={**environment, PARENT_PIPE_VARIABLE: "1"},
         stdin=subprocess.PIPE,
         stdout=output,

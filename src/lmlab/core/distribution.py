@@ -1,4 +1,4 @@
-"""Categorical distribution over the vocabulary, for each row of a batch."""
+"""Categorical distribution over the vocabulary: log-probability, inverse-CDF sampling, entropy."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Categorical:
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(…) one id sampled for each row."""
         flat = self.log_probs.reshape(-1, self.log_probs.shape[-1]).exp()
-        drawn = torch.multinomial(flat, 1, generator=generator)
-        return drawn.reshape(self.log_probs.shape[:-1])
+        samples = torch.multinomial(flat, 1, generator=generator)
+        return samples.reshape(self.log_probs.shape[:-1])
 
     @property
     def entropy(self) -> Tensor:
@@ -31,10 +31,10 @@ class Categorical:
         return -terms.sum(-1)
 
 
-def inverse_cdf(log_probs: Tensor, numbers: Tensor) -> Tensor:
+def inverse_cdf(log_probs: Tensor, uniforms: Tensor) -> Tensor:
     """(rows,) inverse-CDF sampling: ids at which the CDF of (rows, V) passes (rows, 1) of [0, 1).
 
     An id of probability zero is never returned.
     """
     sums = log_probs.double().exp().cumsum(-1)
-    return torch.searchsorted(sums, numbers.double() * sums[:, -1:], right=True).squeeze(-1)
+    return torch.searchsorted(sums, uniforms.double() * sums[:, -1:], right=True).squeeze(-1)

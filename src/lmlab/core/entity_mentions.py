@@ -1,9 +1,9 @@
-"""Entity mentions: spans, links, and BIO tags (Ramshaw and Marcus 1995)."""
+"""Entity mentions: spans with candidate entities and priors, links, BIO tags to and from spans."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,8 +13,6 @@ from lmlab.core.capture import UNIT_INTERVAL, Capture
 
 MAX_EVIDENCE = 3
 """Maximum number of facts or entities reported with an answer, the most probable."""
-
-
 NO_ENTITY = -1
 """Marks positions outside of mentions, unannotated mentions, and missing candidates."""
 
@@ -66,15 +64,7 @@ def annotated_spans(entities: Tensor) -> MentionSpans:
     inside = entities != NO_ENTITY
     rows, first = (inside & (before != entities)).nonzero(as_tuple=True)
     _, last = (inside & (after != entities)).nonzero(as_tuple=True)
-    none = torch.zeros(len(rows), 0, device=entities.device)
-    return MentionSpans(
-        rows=rows,
-        first=first,
-        last=last,
-        entities=entities[rows, first],
-        candidates=none.long(),
-        priors=none,
-    )
+    return replace(unlinked_spans(rows, first, last), entities=entities[rows, first])
 
 
 OUTSIDE, BEGIN, INSIDE = 0, 1, 2
@@ -83,11 +73,11 @@ OUTSIDE, BEGIN, INSIDE = 0, 1, 2
 
 def bio_tags(spans: MentionSpans, rows: int, time: int) -> Tensor:
     """(rows, time) the BIO tag of each position."""
-    place = torch.arange(time, device=spans.rows.device)
-    inside = (place >= spans.first[:, None]) & (place <= spans.last[:, None])
+    positions = torch.arange(time, device=spans.rows.device)
+    inside = (positions >= spans.first[:, None]) & (positions <= spans.last[:, None])
     tags = torch.full((rows, time), OUTSIDE, device=spans.rows.device)
-    which, places = inside.nonzero(as_tuple=True)
-    tags[spans.rows[which], places] = INSIDE
+    mention, position = inside.nonzero(as_tuple=True)
+    tags[spans.rows[mention], position] = INSIDE
     tags[spans.rows, spans.first] = BEGIN
     return tags
 
@@ -108,41 +98,41 @@ def spans_from_bio_tags(tags: Tensor) -> MentionSpans:
 
 def unlinked_spans(rows: Tensor, first: Tensor, last: Tensor) -> MentionSpans:
     """Mentions at given positions, without entities and candidates."""
-    none = torch.zeros(len(rows), 0, device=rows.device)
+    empty = torch.zeros(len(rows), 0, device=rows.device)
     return MentionSpans(
         rows=rows,
         first=first,
         last=last,
         entities=torch.full_like(rows, NO_ENTITY),
-        candidates=none.long(),
-        priors=none,
+        candidates=empty.long(),
+        priors=empty,
     )
 
 
 def mention_capture(
     batch: Batch,
     axis: str,
-    places: Sequence[Sequence[int]],
-    shares: Tensor,
+    starts: Sequence[Sequence[int]],
+    probabilities: Tensor,
     names: Sequence[str],
     *,
-    reading: str,
+    caption: str,
 ) -> Capture:
     """Probabilities (M, N) of M mentions as a capture, nan at other positions.
 
-    `places` are the row and the first position of each. Of N, only the most probable ones of some
+    `starts` are the row and the first position of each. Of N, only the most probable ones of some
     mention are kept; nan marks those that a mention does not have.
     """
-    shares = shares.cpu()
-    best = shares.nan_to_num(nan=-1.0).topk(min(MAX_EVIDENCE, len(names)), -1)
-    kept = best.indices[best.values >= 0].unique()
-    values = torch.full((*batch.tokens.shape, len(kept)), torch.nan)
-    for (row, place), each in zip(places, shares[:, kept], strict=True):
-        values[row, place] = each
+    probabilities = probabilities.cpu()
+    best = probabilities.nan_to_num(nan=-1.0).topk(min(MAX_EVIDENCE, len(names)), -1)
+    selected = best.indices[best.values >= 0].unique()
+    values = torch.full((*batch.tokens.shape, len(selected)), torch.nan)
+    for (row, first), row_probabilities in zip(starts, probabilities[:, selected], strict=True):
+        values[row, first] = row_probabilities
     return Capture(
         values=values,
         axes=("batch", "time", axis),
-        caption=reading,
-        names={axis: tuple(names[number] for number in kept.tolist())},
+        caption=caption,
+        names={axis: tuple(names[index] for index in selected.tolist())},
         bounds=UNIT_INTERVAL,
     )

@@ -1,4 +1,4 @@
-"""User errors and warnings: one sentence each, with suggestions for mistyped names."""
+"""User errors and warnings in one sentence, suggestions for mistyped names, safe output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
 def escape_control_characters(text: str) -> str:
     r"""The text with each hidden character as an escape: `\x1b`, `\u202e`; tab and \n stay."""
-    return CONTROL_CHARACTERS.sub(_escaped, text)
+    return CONTROL_CHARACTERS.sub(_escape, text)
 
 
 def escape_control_characters_in_json(document: str) -> str:
     r"""A JSON document with the hidden characters of its strings as `\u009b`: the same values."""
-    return NOT_ESCAPED_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+    return NOT_ESCAPED_BY_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 def escape_csv_cell(text: str) -> str:
@@ -33,8 +33,8 @@ def escape_csv_cell(text: str) -> str:
     return escape_control_characters(f"'{text}" if text.startswith(FORMULA_PREFIXES) else text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
@@ -51,30 +51,30 @@ MIN_SIMILARITY, TYPO_SIMILARITY = 0.5, 0.8
 
 
 def nearest_names(
-    name: str, options: Iterable[str], most: int = 3, cutoff: float = MIN_SIMILARITY
+    name: str, options: Iterable[str], max_names: int = 3, cutoff: float = MIN_SIMILARITY
 ) -> list[str]:
     """The options most similar to a mistyped name, best first."""
     by_lower = {option.lower(): option for option in options}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=cutoff)
-    return [by_lower[match] for match in found]
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=max_names, cutoff=cutoff)
+    return [by_lower[match] for match in matches]
 
 
-def unknown_name(what: str, name: str, options: Iterable[str], see: str = "") -> UserError:
+def unknown_name(kind: str, name: str, options: Iterable[str], see: str = "") -> UserError:
     """The error for an unknown name, with the nearest known ones.
 
     `see` is a command that lists all names.
     """
     options = sorted(options)
-    close = nearest_names(name, options)
-    if close:
-        hint = _meant(close) + (f" {see} lists them all." if see else "")
+    similar = nearest_names(name, options)
+    if similar:
+        hint = _did_you_mean(similar) + (f" {see} lists them all." if see else "")
     elif see:
         hint = f"{see} lists all names."
     elif len(options) <= 12:
         hint = "choose from " + ", ".join(options) + "."
     else:
         hint = "no known name is similar."
-    return UserError(f"there is no {what} called {name!r}; {hint}")
+    return UserError(f"there is no {kind} called {name!r}; {hint}")
 
 
 def looks_like_path(spec: str) -> bool:
@@ -82,29 +82,29 @@ def looks_like_path(spec: str) -> bool:
     return "/" in spec or os.sep in spec or "." in spec
 
 
-def unknown_name_or_path(what: str, spec: str, options: Iterable[str], see: str = "") -> UserError:
+def unknown_name_or_path(kind: str, spec: str, options: Iterable[str], see: str = "") -> UserError:
     """The error for a string that may be a built-in name or a path, and is neither.
 
     One that looks like a path is a missing file, or one of another kind, not a mistyped name.
     """
     if looks_like_path(spec) and os.path.exists(spec):
-        return UserError(f"{spec} is no {what}; choose from {', '.join(sorted(options))}.")
+        return UserError(f"{spec} is no {kind}; choose from {', '.join(sorted(options))}.")
     if looks_like_path(spec):
         return UserError(f"there is no file or folder {spec}; check the path.")
-    return unknown_name(what, spec, options, see)
+    return unknown_name(kind, spec, options, see)
 
 
-def unknown_choice(what: str, name: str, told: Mapping[str, str]) -> UserError:
-    """The same for few names that people call differently: `told` describes each.
+def unknown_choice(kind: str, name: str, descriptions: Mapping[str, str]) -> UserError:
+    """The same for few names that people call differently: `descriptions` explain them.
 
     A typo gets the name that was meant, any other word all names with their descriptions, since a
     similar one may be wrong.
     """
-    close = nearest_names(name, told, cutoff=TYPO_SIMILARITY)
-    every = ", ".join(f"{option} ({words})" for option, words in told.items())
-    hint = _meant(close) if close else f"choose from {every}."
-    return UserError(f"there is no {what} called {name!r}; {hint}")
+    similar = nearest_names(name, descriptions, cutoff=TYPO_SIMILARITY)
+    choices = ", ".join(f"{option} ({description})" for option, description in descriptions.items())
+    hint = _did_you_mean(similar) if similar else f"choose from {choices}."
+    return UserError(f"there is no {kind} called {name!r}; {hint}")
 
 
-def _meant(close: Iterable[str]) -> str:
-    return "did you mean " + " or ".join(repr(option) for option in close) + "?"
+def _did_you_mean(similar: Iterable[str]) -> str:
+    return "did you mean " + " or ".join(repr(option) for option in similar) + "?"

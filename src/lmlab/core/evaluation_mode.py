@@ -1,4 +1,4 @@
-"""Context manager for evaluation mode: no dropout, no gradients."""
+"""Evaluation mode context manager (no dropout, no gradients), and the device of a model."""
 
 from __future__ import annotations
 

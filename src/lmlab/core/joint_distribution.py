@@ -1,4 +1,4 @@
-"""Joint distributions over several masked positions, and their ranked fillings."""
+"""Joint distributions of a row's masked tokens, padded to a batch, and their k-best fillings."""
 
 from __future__ import annotations
 
@@ -38,17 +38,16 @@ class RankableJointDistribution(JointDistribution, Protocol):
 
     def ranked(self, row: int, count: int) -> list[RankedFilling]:
         """The `count` most probable fillings of one row, best first; fewer if there are fewer."""
-        ...
 
 
 def most_probable_fillings(
     joint: RankableJointDistribution, rows: int, device: torch.device
 ) -> Tensor:
     """(N,) the most probable tokens of each of `rows` rows; warns if the search is not exact."""
-    found = [joint.ranked(row, 1)[0] for row in range(rows)]
-    if not all(each.proven for each in found):
+    fillings = [joint.ranked(row, 1)[0] for row in range(rows)]
+    if not all(filling.proven for filling in fillings):
         warnings.warn(SEARCH_NOT_PROVEN, LmlabWarning, stacklevel=3)
-    tokens = [token for each in found for token in each.tokens]
+    tokens = [token for filling in fillings for token in filling.tokens]
     return torch.tensor(tokens, dtype=torch.int64, device=device)
 
 
@@ -60,20 +59,15 @@ class PaddedJointDistribution(Protocol):
 
     def log_prob(self, tokens: Tensor) -> Tensor:
         """(B,) joint log-probability of each row's tokens (B, n); 0 for an empty row."""
-        ...
 
     def prefix_log_probs(self, tokens: Tensor) -> Tensor:
         """(B, n) log-probability of each prefix of a row's tokens, later ones marginalised out."""
-        ...
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n) tokens sampled jointly."""
-        ...
 
     def marginals(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n, V) marginal log-probabilities of each position."""
-        ...
 
     def ranked(self, row: int, count: int) -> list[RankedFilling]:
         """The most probable fillings of one row, best first."""
-        ...

@@ -63,13 +63,13 @@ def set_limit(name: str, value: int | None) -> None:
     _raised[name] = value
 
 
-def set_limits(written: list[str]) -> None:
+def set_limits(assignments: list[str]) -> None:
     """Set limits given as on the command line: beam=5000."""
-    for each in written:
-        name, equals, value = each.partition("=")
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
         if not equals or not value.isascii() or not value.isdigit() or len(value) > 18:
             raise UserError(
-                f"--limit must be NAME=NUMBER, got {each!r}; try --limit beam=5000. "
+                f"--limit must be NAME=NUMBER, got {assignment!r}; try --limit beam=5000. "
                 f"Names: {', '.join(LIMITS)}."
             )
         set_limit(name, int(value))
@@ -83,8 +83,8 @@ def check_limit(name: str, value: int, *, called: str = "") -> None:
 
 def limit_exceeded_error(name: str, subject: str, got: str = "") -> UserError:
     """The error for something beyond a limit: `subject` at most the limit, and how to raise it."""
-    told = f", {got}" if got else ""
+    suffix = f", {got}" if got else ""
     return UserError(
-        f"{subject} at most {limit(name):,}{told}; {LIMITS[name].hint}, or raise the limit with "
+        f"{subject} at most {limit(name):,}{suffix}; {LIMITS[name].hint}, or raise the limit with "
         f"lmlab --limit {name}=NUMBER."
     )

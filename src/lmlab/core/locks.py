@@ -1,4 +1,4 @@
-"""Folder locks: one process at a time writes a folder.
+"""Folder locks (flock): one process at a time writes a folder; stale ones are taken over.
 
 The lock is the kernel's (`flock`, on Windows `msvcrt.locking`) on a small file, so it ends with the
 process that holds it however that ends: the file of a killed process is stale and is taken over.
@@ -13,6 +13,7 @@ import os
 import socket
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -59,7 +60,9 @@ class FolderLock:
             if os.name == "nt":
                 os.close(self._descriptor)  # Windows removes no file that is open
             # Removed while it is held, so that nobody loses a lock just taken.
-            _remove_quietly(self._path)
+            # A stale file that can't be removed is taken over by the next process.
+            with suppress(OSError):
+                self._path.unlink()
             if os.name != "nt":
                 os.close(self._descriptor)
             self._descriptor = None
@@ -70,19 +73,19 @@ class FolderLock:
                 break  # there is something in it
 
 
-def lock_folder(folder: Path, *, beside: bool = False, wait: float = 0.0) -> FolderLock:
+def lock_folder(folder: Path, *, adjacent: bool = False, wait: float = 0.0) -> FolderLock:
     """Take the lock of a folder; a UserError if another process holds it for `wait` seconds.
 
-    The folder is created if missing. `beside` puts the lock file next to the folder, for folders
+    The folder is created if missing. `adjacent` puts the lock file next to the folder, for folders
     that are written under another name and must be empty or absent until then.
     """
-    where = folder.parent if beside else folder
-    path = where / (f"{LOCK_FILE}-{folder.name}" if beside else LOCK_FILE)
+    parent = folder.parent if adjacent else folder
+    path = parent / (f"{LOCK_FILE}-{folder.name}" if adjacent else LOCK_FILE)
     deadline = time.monotonic() + wait
     while True:
-        created = _create(where)
+        created = _create_folder(parent)
         try:
-            return FolderLock(path, _take(path), created)
+            return FolderLock(path, _acquire(path), created)
         except FileNotFoundError:
             continue  # another process has just removed the folder that it had made for its lock
         except _HeldError:
@@ -103,7 +106,7 @@ def is_locked(folder: Path) -> bool:
     if not path.exists():
         return False
     try:
-        descriptor = _take(path)
+        descriptor = _acquire(path)
     except _HeldError:
         return True
     FolderLock(path, descriptor, []).release()
@@ -114,7 +117,7 @@ class _HeldError(Exception):
     """Another process holds the lock."""
 
 
-def _take(path: Path) -> int | None:
+def _acquire(path: Path) -> int | None:
     """The descriptor of the locked file; None if the file system has no locks."""
     while True:
         descriptor = _open(path)
@@ -181,7 +184,8 @@ def _holder(path: Path) -> str:
 
 
 def _warn_unsupported(path: Path) -> None:
-    _remove_quietly(path)
+    with suppress(OSError):
+        path.unlink()
     warnings.warn(
         f"the file system of {path.parent} has no locks; make sure that no other process writes "
         "the same folder.",
@@ -190,22 +194,21 @@ def _warn_unsupported(path: Path) -> None:
     )
 
 
-def _create(folder: Path) -> list[Path]:
+def _create_folder(folder: Path) -> list[Path]:
     """Make a folder and its parents; the new ones, the innermost first."""
     missing = []
-    for each in (folder, *folder.parents):
-        if each.exists():
+    for path in (folder, *folder.parents):
+        if path.exists():
             break
-        missing.append(each)
-    folder.mkdir(parents=True, exist_ok=True)
-    return missing
-
-
-def _remove_quietly(path: Path) -> None:
-    try:
-        path.unlink()
-    except OSError:
-        return  # a stale file is left behind, which the next process takes over
+        missing.append(path)
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return missing
+        except FileExistsError:
+            # Unless a file has its name, another process removed the folder since mkdir met it.
+            if folder.exists() and not folder.is_dir():
+                raise
 
 
 _held: set[int] = set()

@@ -1,4 +1,4 @@
-"""Loss as a total and a count, divided once over all batches and processes."""
+"""Loss record: summed loss and its count, divided once over all batches and processes."""
 
 from __future__ import annotations
 

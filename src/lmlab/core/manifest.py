@@ -86,7 +86,7 @@ def _is_entry(entry: tuple[str, Any]) -> bool:
         inside
         and isinstance(states, list)
         and bool(states)
-        and all(each is None or isinstance(each, str) for each in states)
+        and all(state is None or isinstance(state, str) for state in states)
     )
 
 
@@ -104,19 +104,17 @@ def check_files(
     """
     listed = read_manifest(folder)
     names = None if names is None else list(names)
-    for name in names or ():
+    existing = (name for name in parts if name not in skip and (folder / name).exists())
+    for name in (*(names or ()), *existing):
         if name not in listed:
-            raise DamageError(f"{name} is not listed in {MANIFEST}")
-    for name in parts:
-        if name not in listed and name not in skip and (folder / name).exists():
             raise DamageError(f"{name} is not listed in {MANIFEST}")
     for name in listed if names is None else names:
         if name in skip:
             continue
-        found = _state(folder / name)
-        if found not in listed[name]:
+        state = _state(folder / name)
+        if state not in listed[name]:
             raise DamageError(
-                f"{name} is missing" if found is None else f"{name} is not what was written"
+                f"{name} is missing" if state is None else f"{name} is not what was written"
             )
 
 
@@ -152,42 +150,42 @@ def write_files(
     `parts` are names that loading reads: those that exist are listed too where the manifest is
     lost. `fresh` begins a new list.
     """
-    listed = {} if fresh else _listed_or_found(folder, parts)
+    listed = {} if fresh else _listed_or_hashed(folder, parts)
     for subfolder in dict.fromkeys([folder, *((folder / name).parent for name in contents)]):
         remove_leftovers(inner_folder(subfolder, of=folder))
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     changed = [
         name
-        for name, new in hashes.items()
-        if listed.get(name) != (new,) or _state(folder / name) != new
+        for name, new_hash in hashes.items()
+        if listed.get(name) != (new_hash,) or _state(folder / name) != new_hash
     ]
-    settled = {name: _settled(folder / name, states) for name, states in listed.items()}
-    if not changed and settled == listed:
+    resolved = {name: _resolve_state(folder / name, states) for name, states in listed.items()}
+    if not changed and resolved == listed:
         return
-    before = {name: settled.get(name) or (_state(folder / name),) for name in changed}
-    _write(folder, {**settled, **{name: _either(before[name], hashes[name]) for name in changed}})
+    before = {name: resolved.get(name) or (_state(folder / name),) for name in changed}
+    _write(folder, {**resolved, **{name: _union(before[name], hashes[name]) for name in changed}})
     for name in changed:
         write_bytes(folder / name, contents[name])
-    _write(folder, {**settled, **{name: (hashes[name],) for name in changed}})
+    _write(folder, {**resolved, **{name: (hashes[name],) for name in changed}})
 
 
-def _listed_or_found(folder: Path, parts: Iterable[str]) -> dict[str, States]:
+def _listed_or_hashed(folder: Path, parts: Iterable[str]) -> dict[str, States]:
     try:
         return read_manifest(folder)
     except DamageError:
         return {name: (hash_file(folder / name),) for name in parts if (folder / name).is_file()}
 
 
-def _settled(path: Path, states: States) -> States:
+def _resolve_state(path: Path, states: States) -> States:
     """The current state of a file among several possible ones; all of them if it is none."""
     if len(states) == 1:
         return states
-    found = _state(path)
-    return (found,) if found in states else states
+    state = _state(path)
+    return (state,) if state in states else states
 
 
-def _either(before: States, new: str) -> States:
-    return (*(state for state in before if state != new), new)
+def _union(before: States, new_hash: str) -> States:
+    return (*(state for state in before if state != new_hash), new_hash)
 
 
 def _state(path: Path) -> str | None:
@@ -202,5 +200,5 @@ def _state(path: Path) -> str | None:
 
 def _write(folder: Path, files: Mapping[str, States]) -> None:
     # A file that is known to be absent is not part of the folder.
-    kept = {name: list(files[name]) for name in sorted(files) if files[name] != (None,)}
-    write_json(folder / MANIFEST, {"format": FORMAT, "files": kept})
+    listed = {name: list(files[name]) for name in sorted(files) if files[name] != (None,)}
+    write_json(folder / MANIFEST, {"format": FORMAT, "files": listed})

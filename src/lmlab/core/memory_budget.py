@@ -1,4 +1,4 @@
-"""Memory bounds while a model is built: refuse what can't fit before it is allocated."""
+"""Memory budget (available RAM): rejects models and tensors that can't fit before allocation."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
 FACTORIES = frozenset(
-    {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.arange}
-    | {torch.eye}
+    getattr(torch, name) for name in "empty zeros ones full rand randn arange eye".split()
 )
 """Functions that allocate a tensor of a given size."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -34,56 +33,56 @@ UNKNOWN = 1 << 46
 
 def available_memory() -> int:
     """Bytes that this process may still use: the system's, its container's and its own limit."""
-    found = [UNKNOWN]
+    limits = [UNKNOWN]
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             kilobytes = [line.split()[1] for line in file if line.startswith("MemAvailable:")]
-        found += [1024 * int(each) for each in kilobytes]
-        told = CGROUP_LIMIT.read_text(encoding="ascii").strip() if CGROUP_LIMIT.exists() else "max"
-        found += [int(told)] if told.isdigit() else []
+        limits += [1024 * int(count) for count in kilobytes]
+        quota = CGROUP_LIMIT.read_text(encoding="ascii").strip() if CGROUP_LIMIT.exists() else "max"
+        limits += [int(quota)] if quota.isdigit() else []
     except OSError:
         pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        found += [pages * size] if pages > 0 and size > 0 else []
+        limits += [pages * size] if pages > 0 and size > 0 else []
     if resource is not None:
         soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-        found += [soft] if soft != resource.RLIM_INFINITY else []
-    return min(found)
+        limits += [soft] if soft != resource.RLIM_INFINITY else []
+    return min(limits)
 
 
-class _Allocations(TorchFunctionMode):
+class _AllocationCheck(TorchFunctionMode):
     """Rejects a single tensor that is larger than a budget, before it is allocated."""
 
-    def __init__(self, budget: int, what: str) -> None:
+    def __init__(self, budget: int, subject: str) -> None:
         super().__init__()
-        self.budget, self.what = budget, what
+        self.budget, self.subject = budget, subject
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in FACTORIES:
-            numbers = _numbers(func, args, kwargs or {})
-            if 4 * numbers > self.budget:
-                raise _too_large(self.what, 4 * numbers, self.budget)
+            elements = _element_count(func, args, kwargs or {})
+            if 4 * elements > self.budget:
+                raise _too_large(self.subject, 4 * elements, self.budget)
         return func(*args, **(kwargs or {}))
 
 
-def _numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def _element_count(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """The number of elements that a factory is asked to allocate; 0 if unknown."""
-    given = args[0] if args and isinstance(args[0], (tuple, list)) else kwargs.get("size", args)
-    if func is torch.full and isinstance(given, tuple) and given is args:
-        given = ()
+    shape = args[0] if args and isinstance(args[0], (tuple, list)) else kwargs.get("size", args)
+    if func is torch.full and isinstance(shape, tuple) and shape is args:
+        shape = ()
     if func is torch.arange:
-        ends = [each for each in args if isinstance(each, (int, float))]
+        ends = [argument for argument in args if isinstance(argument, (int, float))]
         return int(abs(ends[1] - ends[0] if len(ends) > 1 else ends[0])) if ends else 0
-    sizes = [each for each in given if isinstance(each, int)] if given else []
+    sizes = [argument for argument in shape if isinstance(argument, int)] if shape else []
     if func is torch.eye:
         sizes = sizes * 2 if len(sizes) == 1 else sizes
     return math.prod(sizes) if sizes and all(size >= 0 for size in sizes) else 0
 
 
-def _too_large(what: str, needed: int, budget: int) -> UserError:
+def _too_large(subject: str, needed: int, budget: int) -> UserError:
     return UserError(
-        f"{what} would need at least {_size(needed)} of memory, but the budget is "
+        f"{subject} would need at least {_size(needed)} of memory, but the budget is "
         f"{_size(budget)}; use a smaller model, or check config.json if this is a stored model."
     )
 
@@ -94,7 +93,7 @@ def _size(count: int) -> str:
 
 @contextmanager
 def memory_budget(
-    what: str, budget: int | None = None, *, tensors: int | None = None
+    subject: str, budget: int | None = None, *, tensors: int | None = None
 ) -> Iterator[None]:
     """Reject modules whose parameters exceed a budget in bytes, by default the available memory.
 
@@ -102,29 +101,29 @@ def memory_budget(
     registered. More parameters than `tensors`, or the limit `parameters`, are rejected as well:
     millions of layers take long to build before they fill the memory.
     """
-    most = available_memory() if budget is None else min(budget, available_memory())
-    most_tensors = limit("parameters") if tensors is None else min(tensors, limit("parameters"))
-    seen: dict[int, Tensor] = {}
+    max_bytes = available_memory() if budget is None else min(budget, available_memory())
+    max_tensors = limit("parameters") if tensors is None else min(tensors, limit("parameters"))
+    counted: dict[int, Tensor] = {}
     total = 0
 
     def count(module: nn.Module, name: str, value: Any) -> None:
         nonlocal total
         unset = isinstance(value, (nn.UninitializedParameter, nn.UninitializedBuffer))
-        if not isinstance(value, Tensor) or id(value) in seen or unset:
+        if not isinstance(value, Tensor) or id(value) in counted or unset:
             return
-        seen[id(value)] = value  # kept alive, so that its id is not used again
+        counted[id(value)] = value  # kept alive, so that its id is not used again
         total += value.numel() * value.element_size()
-        if total > most:
-            raise _too_large(what, total, most)
-        if len(seen) > most_tensors:
+        if total > max_bytes:
+            raise _too_large(subject, total, max_bytes)
+        if len(counted) > max_tensors:
             raise UserError(
-                f"{what} has more than {most_tensors:,} parameter tensors; "
+                f"{subject} has more than {max_tensors:,} parameter tensors; "
                 f"{LIMITS['parameters'].hint}."
             )
 
     hook = register_module_parameter_registration_hook(count)
     try:
-        with _Allocations(most, what):
+        with _AllocationCheck(max_bytes, subject):
             yield
     finally:
         hook.remove()

@@ -35,20 +35,20 @@ class MemRecallConfig:
     def __post_init__(self) -> None:
         check_memrecall_config(self)
 
-    def block_length(self, longest: int) -> int:
-        """Maximum tokens per block, for a system with inputs of `longest` tokens including <s>."""
-        return self.block_size or max(1, (longest + 1) // BLOCKS_PER_WINDOW - 1)
+    def block_length(self, max_length: int) -> int:
+        """Maximum tokens per block, for inputs of `max_length` tokens including <s>."""
+        return self.block_size or max(1, (max_length + 1) // BLOCKS_PER_WINDOW - 1)
 
 
-def check_memrecall_config(settings: MemRecallConfig) -> None:
+def check_memrecall_config(config: MemRecallConfig) -> None:
     """Raise a UserError if settings are inconsistent."""
-    if not settings.retained_blocks or min(settings.retained_blocks) < 0:
+    if not config.retained_blocks or min(config.retained_blocks) < 0:
         raise UserError(
             f"retained_blocks must be one number per step, such as 3,5, got "
-            f"{','.join(map(str, settings.retained_blocks)) or 'empty'}."
+            f"{','.join(map(str, config.retained_blocks)) or 'empty'}."
         )
-    if settings.t_down > settings.t_up:
+    if config.t_down > config.t_up:
         raise UserError(
-            f"t_down {settings.t_down:g} is above t_up {settings.t_up:g}; a block would be marked "
+            f"t_down {config.t_down:g} is above t_up {config.t_up:g}; a block would be marked "
             "relevant and irrelevant at once."
         )

@@ -1,4 +1,4 @@
-"""Components of a system: backbone × emission × objective.
+"""Model component interfaces: backbone, emission (output layer), training objective, predictions.
 
 Components declare their input and output kinds, so that an error can name what would fit.
 """
@@ -59,13 +59,13 @@ class Backbone(nn.Module):
         """Hidden states for every position of the view, continuing from `state` if given."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
-    def hidden_at(self, view: View, places: Tensor) -> Tensor:
-        """(N, …) hidden states at the true entries of `places` (B, T), in row-major order.
+    def hidden_at(self, view: View, mask: Tensor) -> Tensor:
+        """(N, …) hidden states at the true entries of `mask` (B, T), in row-major order.
 
         Reference implementation; a fast one skips what no such position needs.
         """
-        found: HiddenStates = self(view)
-        return found.values[places]
+        hidden: HiddenStates = self(view)
+        return hidden.values[mask]
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         """Internal values to plot, by name: gates, priors, attention."""
@@ -86,22 +86,22 @@ class Emission(nn.Module):
         """(…, V) the whole distribution; -inf at tokens that are never predicted."""
         raise TypeError(f"{type(self).__name__} does not define log_probs")
 
-    def log_prob_by_index(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
-        """(N,) log-probability of N targets, the n-th given the hidden state which[n] of (U, W).
+    def log_prob_by_index(self, hidden: Tensor, index: Tensor, targets: Tensor) -> Tensor:
+        """(N,) log-probability of N targets, the n-th given the hidden state index[n] of (U, W).
 
         Reference implementation; a fast one normalises each hidden state once.
         """
-        return self.log_prob(hidden[which], targets)
+        return self.log_prob(hidden[index], targets)
 
     def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) log-probabilities of the targets, and (N,) their mean over all possible tokens.
 
         For label smoothing. Reference implementation, of N · V numbers.
         """
-        every = self.log_probs(hidden)
-        possible = every > -torch.inf
-        mean = every.masked_fill(~possible, 0).sum(-1) / possible.sum(-1)
-        return every.gather(-1, targets[:, None]).squeeze(-1), mean
+        log_probs = self.log_probs(hidden)
+        possible = log_probs > -torch.inf
+        mean = log_probs.masked_fill(~possible, 0).sum(-1) / possible.sum(-1)
+        return log_probs.gather(-1, targets[:, None]).squeeze(-1), mean
 
     def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
         """(B, T, S) log-probability of each target (B, T) given each source (B, S, W).
@@ -122,20 +122,18 @@ class Emission(nn.Module):
 class CandidateLogits(Protocol):
     """An emission with token logits that can be computed for single tokens."""
 
-    def scores(self, hidden: Tensor, own: Tensor, shared: Tensor | None = None) -> Tensor:
+    def scores(self, hidden: Tensor, candidates: Tensor, shared: Tensor | None = None) -> Tensor:
         """(N, C + K) unnormalised logits, given N hidden states (N, W).
 
-        For the tokens `own` (N, C), different for each hidden state, then for `shared` (K,), the
-        same for all. Cost (C + K) · N · W, independent of the vocabulary.
+        For the tokens `candidates` (N, C), different for each hidden state, then for `shared` (K,),
+        the same for all. Cost (C + K) · N · W, independent of the vocabulary.
         """
-        ...
 
     def initialise_logits(self, log_probs: Tensor) -> None:
         """Initialise the output biases to these logits (V,).
 
         Does nothing if there are no biases.
         """
-        ...
 
 
 class Network(Protocol):
@@ -143,25 +141,20 @@ class Network(Protocol):
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets."""
-        ...
 
     def hidden(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view, for an objective that uses them more than once."""
-        ...
 
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         """Log-probabilities of a view's targets, given its hidden states."""
-        ...
 
     def scores(
-        self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
+        self, hidden: HiddenStates, mask: Tensor, candidates: Tensor, shared: Tensor | None = None
     ) -> Tensor:
-        """Logits of a few tokens at the N true entries of `places`: `CandidateLogits.scores`."""
-        ...
+        """Logits of a few tokens at the N true entries of `mask`: `CandidateLogits.scores`."""
 
     def initialise_logits(self, log_probs: Tensor) -> None:
         """Initialise the output biases: see `CandidateLogits.initialise_logits`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,8 +169,8 @@ class Predictions:
 
     def to_dense(self) -> Tensor:
         """(B, T) the log-probabilities at their positions, 0 elsewhere."""
-        spread = torch.zeros(self.target_mask.shape, dtype=self.log_probs.dtype)
-        return spread.to(self.log_probs.device).masked_scatter(self.target_mask, self.log_probs)
+        dense = torch.zeros(self.target_mask.shape, dtype=self.log_probs.dtype)
+        return dense.to(self.log_probs.device).masked_scatter(self.target_mask, self.log_probs)
 
 
 class Objective(nn.Module):
@@ -197,24 +190,20 @@ class Objective(nn.Module):
 
     def check_parts(self, backbone: Backbone, emission: Emission) -> None:
         """Raise a UserError if such a network can't be trained by it; most train any."""
-        return
 
     def check_sampled_loss(self) -> None:
         """Raise a UserError if its loss needs more than log-probabilities of targets.
 
         A sampled loss replaces these alone.
         """
-        return
 
     def begin_step(self, step: int) -> None:
         """Called before each training step with the number of steps done, for annealing."""
-        return
 
     def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
         """Called with the training split before training: see `System.setup_data`."""
-        return
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         """The network's inputs and targets for a clean batch."""
@@ -251,10 +240,10 @@ class Objective(nn.Module):
 
 def weighted_cross_entropy(view: View, predictions: Predictions) -> Loss:
     """Weighted cross-entropy of a view's targets, and their number."""
-    lost = -predictions.log_probs
+    losses = -predictions.log_probs
     if view.prediction_view.weights is not None:
-        lost = lost * view.prediction_view.weights[predictions.target_mask]
-    return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))
+        losses = losses * view.prediction_view.weights[predictions.target_mask]
+    return Loss(losses.sum(), torch.tensor(float(losses.numel()), device=losses.device))
 
 
 def prediction_mask(view: View) -> Tensor:

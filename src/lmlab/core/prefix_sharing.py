@@ -33,21 +33,21 @@ class PrefixIndex:
         if tokens.ndim != 2 or not tokens.numel() or torch.is_grad_enabled():
             return None
         time = tokens.shape[1]
-        real = torch.arange(time, device=tokens.device) < lengths[:, None]
-        rows, which = torch.unique(tokens.masked_fill(~real, -1), dim=0, return_inverse=True)
+        inside = torch.arange(time, device=tokens.device) < lengths[:, None]
+        rows, sorted_row = torch.unique(tokens.masked_fill(~inside, -1), dim=0, return_inverse=True)
         # In sorted rows, a prefix is new where it differs from the row above.
-        new = torch.ones_like(rows, dtype=torch.bool)
-        new[1:] = (rows[1:] != rows[:-1]).int().cummax(1).values.bool()
-        new &= rows >= 0
-        count = int(new.sum())
+        is_new = torch.ones_like(rows, dtype=torch.bool)
+        is_new[1:] = (rows[1:] != rows[:-1]).int().cummax(1).values.bool()
+        is_new &= rows >= 0
+        count = int(is_new.sum())
         if count > MAX_UNIQUE_SHARE * tokens.numel():
             return None
-        numbers = new.flatten().cumsum(0).view_as(rows) - 1
-        index = numbers.masked_fill(~new, 0).cummax(0).values
-        owner = torch.empty(len(rows), dtype=torch.long, device=tokens.device)
-        owner[which] = torch.arange(len(tokens), device=tokens.device)
-        row, place = new.nonzero(as_tuple=True)
-        return cls(index[which], owner[row] * time + place)
+        prefix_ids = is_new.flatten().cumsum(0).view_as(rows) - 1
+        index = prefix_ids.masked_fill(~is_new, 0).cummax(0).values
+        source_row = torch.empty(len(rows), dtype=torch.long, device=tokens.device)
+        source_row[sorted_row] = torch.arange(len(tokens), device=tokens.device)
+        row, position = is_new.nonzero(as_tuple=True)
+        return cls(index[sorted_row], source_row[row] * time + position)
 
     def gather(self, values: Tensor) -> Tensor:
         """(1, U, …) values (B, T, …) at one end of each prefix."""
@@ -57,30 +57,30 @@ class PrefixIndex:
         """(B, T, …) values (1, U, …) of the prefixes, at all their positions."""
         return values[0][self.index]
 
-    def unique_prefixes(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The M distinct prefixes that end at the N true entries of `places` (B, T).
+    def unique_prefixes(self, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The M distinct prefixes that end at the N true entries of `mask` (B, T).
 
         (M,) one position where each ends, as a number b · T + t, and (N,) which of them each is.
         """
-        numbers, which = torch.unique(self.index[places], return_inverse=True)
-        return self.first_positions[numbers], which
+        prefix_ids, inverse = torch.unique(self.index[mask], return_inverse=True)
+        return self.first_positions[prefix_ids], inverse
 
-    def unique_queries(self, targets: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The distinct pairs of prefix and target among the N true entries of `places` (B, T).
+    def unique_queries(self, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The distinct pairs of prefix and target among the N true entries of `mask` (B, T).
 
         (B, T) bool: the first of each pair, and (N,) the number of the pair of each entry, both in
         row-major order; `targets` is (B, T).
         """
-        asked = places.flatten().nonzero()[:, 0]
-        tokens = targets.flatten()[asked]
-        keys = self.index.flatten()[asked] * (int(tokens.max()) + 1) + tokens
-        _, which = torch.unique(keys, return_inverse=True)
-        count = int(which.max()) + 1
-        number = torch.arange(len(asked), device=asked.device)
-        first = number.new_full((count,), len(asked)).scatter_reduce(0, which, number, "amin")
-        kept = torch.zeros(places.numel(), dtype=torch.bool, device=asked.device)
-        kept[asked[first]] = True
-        return kept.view_as(places), first.argsort().argsort()[which]
+        queried = mask.flatten().nonzero()[:, 0]
+        tokens = targets.flatten()[queried]
+        keys = self.index.flatten()[queried] * (int(tokens.max()) + 1) + tokens
+        _, inverse = torch.unique(keys, return_inverse=True)
+        count = int(inverse.max()) + 1
+        order = torch.arange(len(queried), device=queried.device)
+        first = order.new_full((count,), len(queried)).scatter_reduce(0, inverse, order, "amin")
+        first_mask = torch.zeros(mask.numel(), dtype=torch.bool, device=queried.device)
+        first_mask[queried[first]] = True
+        return first_mask.view_as(mask), first.argsort().argsort()[inverse]
 
 
 def build_prefix_index(view: View) -> PrefixIndex | None:

@@ -1,4 +1,4 @@
-"""Capability protocols of systems: what each command of the laboratory requires of a model.
+"""Capability protocols of models (score, decode, sample, embed, fill, energy, EM), and their check.
 
 A `Batch` may carry a `condition` (a source sentence, a prompt), so a translation model satisfies
 the same protocols as a language model. A new protocol is added here with the first system that has
@@ -17,9 +17,9 @@ from torch import Tensor
 from lmlab.core.answers import Ask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
-from lmlab.core.entity_mentions import MentionLink
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue
+from lmlab.core.retrieval_protocols import EncodeQueries, Link, Retrieve
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
@@ -54,22 +54,19 @@ class LogProbs:
 
 
 class TokenizerProtocol(Protocol):
-    """Tokeniser interface that a system may use before training."""
+    """Tokenizer interface that a system may use before training."""
 
     kind: str
     """word, character, bpe, wordpiece …"""
 
     def token(self, id: int) -> str:
         """The string of a token id."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
-        ...
 
 
 @runtime_checkable
@@ -90,15 +87,12 @@ class Step(Protocol):
 
     def start(self, rows: int, *, condition: Batch | None = None) -> State:
         """The state of `rows` sequences after their start token."""
-        ...
 
     def peek(self, state: State) -> Categorical:
         """The distribution of the next token, (rows, V)."""
-        ...
 
     def advance(self, state: State, tokens: Tensor) -> State:
         """The state after appending the given tokens (rows,)."""
-        ...
 
 
 @runtime_checkable
@@ -121,7 +115,6 @@ class Encode(Protocol):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, L) a vector for each sequence; the mean of the latent if that has a distribution."""
-        ...
 
 
 @runtime_checkable
@@ -130,7 +123,6 @@ class EncodeTokens(Protocol):
 
     def encode_tokens(self, batch: Batch) -> Tensor:
         """(B, T, W) a vector for each position of the batch; arbitrary at padding."""
-        ...
 
 
 @runtime_checkable
@@ -142,7 +134,6 @@ class Given(Protocol):
 
         One latent serves any number of rows; several serve as many rows as there are latents.
         """
-        ...
 
 
 @runtime_checkable
@@ -157,7 +148,6 @@ class Fill(Protocol):
         Tokens at masked positions are ignored; if a row has several, each is predicted with the
         others unknown. Position 0 and padding can't be masked.
         """
-        ...
 
 
 class JointDistribution(Protocol):
@@ -168,15 +158,12 @@ class JointDistribution(Protocol):
 
     def log_prob(self, tokens: Tensor) -> Tensor:
         """(B,) joint log-probability of the given tokens (N,) of each row."""
-        ...
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(N,) tokens sampled for all masked positions."""
-        ...
 
     def best(self) -> Tensor:
         """(N,) the jointly most probable tokens of each row."""
-        ...
 
 
 @runtime_checkable
@@ -185,7 +172,6 @@ class JointFill(Protocol):
 
     def joint_fill(self, batch: Batch, masked: Tensor) -> JointDistribution:
         """For the true entries of `masked` (B, T), whose tokens are ignored."""
-        ...
 
 
 LMHead = Literal["own", "none"]
@@ -198,14 +184,13 @@ class Logits(Protocol):
     """Unnormalised token scores (logits), at masked and at unmasked positions."""
 
     def logits(
-        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
+        self, batch: Batch, masked: Tensor, targets: Tensor | None = None, *, head: LMHead = "own"
     ) -> Tensor:
-        """(N, V) logits at the true entries of `asked` (B, T), by default those of `masked`.
+        """(N, V) logits at the true entries of `targets` (B, T), by default those of `masked`.
 
         The positions of `masked` (B, T) are masked; at any other, the model also sees the token of
         that position itself. Tokens that are never predicted have -inf.
         """
-        ...
 
 
 @runtime_checkable
@@ -217,7 +202,6 @@ class Energy(Protocol):
 
     def energy(self, batch: Batch) -> Tensor:
         """(B,) E of each text, in nats."""
-        ...
 
 
 @runtime_checkable
@@ -226,7 +210,6 @@ class Vectors(Protocol):
 
     def vectors(self) -> Tensor:
         """(V, W) by id."""
-        ...
 
 
 @runtime_checkable
@@ -235,7 +218,6 @@ class Detect(Protocol):
 
     def detect(self, batch: Batch) -> Tensor:
         """(B, T) log-odds that the token at each position was replaced; -inf at padding."""
-        ...
 
 
 class InfillDecoder(Step, Protocol):
@@ -256,11 +238,9 @@ class InfillDecoder(Step, Protocol):
 
         An answer may be empty. If generation was cut off, later answers are empty.
         """
-        ...
 
     def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
         """The inverse of `answers`: the token sequence for these answers, without the end token."""
-        ...
 
 
 @runtime_checkable
@@ -272,97 +252,6 @@ class Infill(Protocol):
 
         Its `start(rows)` takes the number of rows of the batch, each with its own text.
         """
-        ...
-
-
-@runtime_checkable
-class EncodeQueries(Protocol):
-    """Query embedding: a question as one vector, in the space of `Encode`'s document vectors."""
-
-    def encode_queries(self, batch: Batch) -> Tensor:
-        """(B, L) a vector for each question; its inner product with a document's is the score."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RetrievedDocuments:
-    """The top K retrieved documents for each of B questions, most probable first."""
-
-    numbers: Tensor
-    """(B, K) document indices; -1 is the null document."""
-    log_probs: Tensor
-    """(B, K) log p(document | question), normalised over these K."""
-
-    def select(self, rows: Tensor) -> RetrievedDocuments:
-        return RetrievedDocuments(numbers=self.numbers[rows], log_probs=self.log_probs[rows])
-
-    def ranked(self) -> RetrievedDocuments:
-        """Sorted by probability, highest first."""
-        order = self.log_probs.argsort(dim=1, descending=True, stable=True)
-        return RetrievedDocuments(
-            numbers=self.numbers.gather(1, order), log_probs=self.log_probs.gather(1, order)
-        )
-
-
-@runtime_checkable
-class Retrieve(Protocol):
-    """Document retrieval for a text."""
-
-    documents: Any
-    """The document store: a `retrieval.documents.Documents`."""
-
-    def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
-        """The most probable documents for each row; by default as many as in training."""
-        ...
-
-
-@runtime_checkable
-class WithDocuments(Retrieve, Protocol):
-    """Documents exchangeable after training; not listed on cards."""
-
-    @property
-    def max_document_length(self) -> int:
-        """Maximum number of tokens of a document, special tokens included."""
-        ...
-
-    @property
-    def index_recall(self) -> float | None:
-        """Recall@10 of its approximate index, measured when it was built."""
-        ...
-
-    def with_documents(
-        self, documents: Any, *, vectors: Tensor | None = None, index: Any = None
-    ) -> Any:
-        """The same system and weights with other documents.
-
-        They are embedded by its own encoder unless `vectors` (N, width) from it are given, which
-        may have a search `index`; the system itself is not changed.
-        """
-        ...
-
-
-@runtime_checkable
-class WithFacts(Protocol):
-    """Facts exchangeable after training; not listed on cards."""
-
-    def with_facts(self, edits: Sequence[tuple[str, str, str]], knowledge: Any = None) -> Any:
-        """The same system and weights with other facts, then with edits applied."""
-        ...
-
-
-@runtime_checkable
-class Link(Protocol):
-    """Entity linking: mention detection in a text, and disambiguation by context."""
-
-    knowledge: Any
-    """The knowledge base of the entities: a `knowledge.knowledge.Knowledge`."""
-
-    def link(self, batch: Batch) -> list[MentionLink]:
-        """Every mention in the rows of a clean batch, sorted by row, first and last position.
-
-        Mentions may overlap. The batch's entity annotations are ignored.
-        """
-        ...
 
 
 @runtime_checkable
@@ -374,7 +263,6 @@ class Countable(Protocol):
 
         Returns a message for the user, if there is one.
         """
-        ...
 
 
 @runtime_checkable
@@ -383,11 +271,9 @@ class ExpectationMaximisation(Protocol):
 
     def expect(self, batch: Batch) -> dict[str, Tensor]:
         """E-step: expected counts of one batch, to be summed over batches and processes."""
-        ...
 
     def maximise(self, counts: dict[str, Tensor]) -> None:
         """M-step: set the parameters to the maximum of the expected log-likelihood."""
-        ...
 
 
 PROTOCOLS: dict[str, type] = {
@@ -432,10 +318,10 @@ def require(system: object, protocol: type, verb: str) -> None:
 
 def systems_with(protocol: type) -> str:
     """The names of the catalogue's systems with a protocol, truncated."""
-    able = [card.name for card in catalogue().values() if protocol.__name__ in card.protocols]
+    names = [card.name for card in catalogue().values() if protocol.__name__ in card.protocols]
     more = (
-        f" and {len(able) - MAX_NAMES_LISTED} more (lmlab systems)"
-        if len(able) > MAX_NAMES_LISTED
+        f" and {len(names) - MAX_NAMES_LISTED} more (lmlab systems)"
+        if len(names) > MAX_NAMES_LISTED
         else ""
     )
-    return ", ".join(able[:MAX_NAMES_LISTED]) + more
+    return ", ".join(names[:MAX_NAMES_LISTED]) + more

@@ -1,4 +1,4 @@
-"""The catalogue of the zoo: a file's name is its registration.
+"""Model registry (the zoo): list, search and import systems; a file's name is its registration.
 
 `zoo/lstm_sphere.py` is the system `lstm-sphere`. Cards are read from the files' syntax trees, so
 that listing, searching and checking a name never import torch; only `system_module` imports.
@@ -17,8 +17,6 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
 
 ZOO = Path(__file__).parent.parent / "zoo"
-
-
 REQUIRED_NAMES = ("CARD", "Config", "SIZES", "build")
 """Names that every file of the zoo declares."""
 
@@ -38,7 +36,7 @@ def _parsed_card(path: Path) -> Card:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CARD":
             if not isinstance(node.value, ast.Call):
                 raise ValueError("CARD is not a call of Card")
-            values = {str(word.arg): ast.literal_eval(word.value) for word in node.value.keywords}
+            values = {str(item.arg): ast.literal_eval(item.value) for item in node.value.keywords}
             docstring = ast.get_docstring(tree) or ""
             name = path.stem.replace("_", "-")
             return Card(name=name, summary=docstring.partition("\n")[0], **values)
@@ -60,9 +58,9 @@ def find_system(name: str) -> Card:
             f"a system is given by its name, such as 'lstm', got {type(name).__name__}; to use a "
             "torch module, see lmlab.wrap."
         )
-    asked = name.lower().replace("_", "-")
+    normalised = name.lower().replace("_", "-")
     for card in catalogue().values():
-        if asked == card.name or asked in (alias.lower() for alias in card.aliases):
+        if normalised == card.name or normalised in (alias.lower() for alias in card.aliases):
             return card
     names = [known for card in catalogue().values() for known in (card.name, *card.aliases)]
     raise unknown_name("system", name, names, "lmlab systems")
@@ -83,7 +81,7 @@ def system_module(name: str) -> ModuleType:
     """The imported zoo file of a system: its Config, SIZES and build."""
     card = find_system(name)
     module = importlib.import_module("lmlab.zoo." + card.name.replace("-", "_"))
-    missing = [each for each in REQUIRED_NAMES if not hasattr(module, each)]
+    missing = [required for required in REQUIRED_NAMES if not hasattr(module, required)]
     if missing:
         raise UserError(
             f"{module.__file__} declares no {' and no '.join(missing)}; see docs/add-a-system.md."

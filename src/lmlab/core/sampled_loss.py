@@ -1,4 +1,4 @@
-"""Sampled losses (NCE, negative sampling): discriminate targets from sampled tokens, no softmax.
+"""Interface of sampled losses (NCE, negative sampling), and the network as an objective sees it.
 
 A sampled loss stands between a network and its objective, so it works with any objective that
 predicts single tokens; inputs, targets and weights stay the objective's.
@@ -30,7 +30,6 @@ class SampledLoss(nn.Module):
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
         """Called with the training split before training: see `System.setup_data`."""
-        return
 
     def predictions(
         self,
@@ -67,9 +66,9 @@ class SampledLossNetwork:
         return self.contrast.predictions(self.network, view, hidden, generator=self.generator)
 
     def scores(
-        self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
+        self, hidden: HiddenStates, mask: Tensor, candidates: Tensor, shared: Tensor | None = None
     ) -> Tensor:
-        return self.network.scores(hidden, places, own, shared)
+        return self.network.scores(hidden, mask, candidates, shared)
 
     def initialise_logits(self, log_probs: Tensor) -> None:
         self.network.initialise_logits(log_probs)

@@ -1,4 +1,4 @@
-"""Score records: a value, its kind, and the conventions behind it."""
+"""Score records: log-probability, its kind (exact, bound, …), conventions; summed to perplexity."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ ScoreKind = Literal["exact", "bound", "estimate", "pseudo", "reconstruction", "u
 SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 NORMALISED_KINDS: frozenset[ScoreKind] = frozenset({"exact", "bound", "estimate"})
 """Kinds with a perplexity."""
-
-
 LEFT_TO_RIGHT = "left to right"
 """The order of prediction by the chain rule: each token given all before it."""
 
@@ -152,13 +150,13 @@ class Summary:
 
     @property
     def bits_per_character(self) -> float | None:
-        """Bits per character: comparable across tokenisers, unlike perplexity.
+        """Bits per character: comparable across tokenizers, unlike perplexity.
 
         None if there are no characters, if the total has an unknown constant, and if only the
         tokens at some positions are scored.
         """
-        some = bool(self.convention.positions) and not self.convention.mean
-        if self.characters == 0 or self.kind == "unnormalised" or some:
+        partial = bool(self.convention.positions) and not self.convention.mean
+        if self.characters == 0 or self.kind == "unnormalised" or partial:
             return None
         return -self.total / math.log(2) / self.characters
 

@@ -111,8 +111,8 @@ def _option_helps(node: ast.FunctionDef) -> Iterator[str]:
 
 
 def _strings(node: ast.AST) -> list[str]:
-    found = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant))
-    return [value for value in found if isinstance(value, str)]
+    values = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant))
+    return [value for value in values if isinstance(value, str)]
 
 
 def _class(path: Path, node: ast.ClassDef) -> Iterator[SearchEntry]:
@@ -227,23 +227,23 @@ def query_stems(query: str) -> list[str]:
 class SearchIndex:
     """Entries with their word counts."""
 
-    def __init__(self, found: Iterable[SearchEntry]) -> None:
-        self.entries = [_Indexed(entry) for entry in found]
-        self.mean = sum(each.length for each in self.entries) / len(self.entries)
+    def __init__(self, entries: Iterable[SearchEntry]) -> None:
+        self.entries = [_IndexedEntry(entry) for entry in entries]
+        self.mean = sum(indexed.length for indexed in self.entries) / len(self.entries)
 
     def search(self, query: str, limit: int = 10) -> list[SearchHit]:
         """The best entries for a query, best first."""
         words = query_stems(query)
-        idf = {word: self._rarity(word) for word in words}
-        scored = [(each.score(words, idf, self.mean), each.entry) for each in self.entries]
-        least = WEAK * max(score for score, _ in scored)
-        best = sorted((pair for pair in scored if pair[0] > least), key=lambda pair: -pair[0])
-        return _distinct([_hit(entry, score, words) for score, entry in best])[:limit]
+        idf = {word: self._idf(word) for word in words}
+        scored = [(indexed.score(words, idf, self.mean), indexed.entry) for indexed in self.entries]
+        min_score = WEAK * max(score for score, _ in scored)
+        best = sorted((pair for pair in scored if pair[0] > min_score), key=lambda pair: -pair[0])
+        return _deduplicate([_hit(entry, score, words) for score, entry in best])[:limit]
 
-    def _rarity(self, word: str) -> float:
+    def _idf(self, word: str) -> float:
         """idf(w) = log(1 + (N - n_w + ½) / (n_w + ½)), with n_w of N entries that have the word."""
-        having = sum(word in each.counts for each in self.entries)
-        return math.log1p((len(self.entries) - having + 0.5) / (having + 0.5))
+        matching = sum(word in indexed.counts for indexed in self.entries)
+        return math.log1p((len(self.entries) - matching + 0.5) / (matching + 0.5))
 
 
 def _hit(entry: SearchEntry, score: float, words: Sequence[str]) -> SearchHit:
@@ -257,7 +257,7 @@ def _hit(entry: SearchEntry, score: float, words: Sequence[str]) -> SearchHit:
     )
 
 
-class _Indexed:
+class _IndexedEntry:
     """An entry with its stems counted."""
 
     def __init__(self, entry: SearchEntry) -> None:
@@ -280,30 +280,30 @@ class _Indexed:
         total = sum(idf.values())
         share = sum(idf[w] for w in words if self.counts[w]) / total if total else 0.0
         score = sum(parts.values()) * share**2 * PRIOR[self.entry.kind]
-        if len(words) > 1 and _runs_through(words, self.running):
+        if len(words) > 1 and _contains_phrase(words, self.running):
             score *= PHRASE
         return score * NAMED if self._is_named(words) else score
 
     def _is_named(self, words: Sequence[str]) -> bool:
         """Whether the words are its name, or one of several separated by commas."""
-        return any(sorted(stems(each)) == sorted(words) for each in self.entry.name.split(","))
+        return any(sorted(stems(name)) == sorted(words) for name in self.entry.name.split(","))
 
 
-def _runs_through(words: Sequence[str], text: Sequence[str]) -> bool:
+def _contains_phrase(words: Sequence[str], text: Sequence[str]) -> bool:
     """Whether the words are consecutive in the text."""
     size = len(words)
     return any(
-        text[place] == words[0] and list(text[place : place + size]) == list(words)
-        for place in range(len(text) - size + 1)
+        text[start] == words[0] and list(text[start : start + size]) == list(words)
+        for start in range(len(text) - size + 1)
     )
 
 
-def _distinct(hits: Sequence[SearchHit]) -> list[SearchHit]:
+def _deduplicate(hits: Sequence[SearchHit]) -> list[SearchHit]:
     """Hits without those that repeat an earlier one: the same setting of several configs."""
-    kept: dict[tuple[str, str, str], SearchHit] = {}
+    unique: dict[tuple[str, str, str], SearchHit] = {}
     for hit in hits:
-        kept.setdefault((hit.kind, hit.name, hit.excerpt), hit)
-    return list(kept.values())
+        unique.setdefault((hit.kind, hit.name, hit.excerpt), hit)
+    return list(unique.values())
 
 
 def stems(text: str, stop: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""Special tokens: start, end, segment and sentinel tokens around texts."""
+"""Special tokens around texts: start, end, segment ids, and T5's sentinels for masked spans."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ class SentinelTokens:
         """
         if vocabulary.end is None:
             raise UserError(
-                "a system with sentinels needs an end token, and this tokeniser has none; use "
+                "a system with sentinels needs an end token, and this tokenizer has none; use "
                 "one with </s>."
             )
-        written = vocabulary if first >= 0 else vocabulary.extended(count)
+        output_vocabulary = vocabulary if first >= 0 else vocabulary.extended(count)
         start, step = (first, step) if first >= 0 else (vocabulary.size, 1)
         ids = tuple(start + step * number for number in range(count))
-        if step == 0 or not 0 <= min(ids) <= max(ids) < written.size:
+        if step == 0 or not 0 <= min(ids) <= max(ids) < output_vocabulary.size:
             raise UserError(
                 f"{count} sentinels from id {first} in steps of {step} do not fit a vocabulary of "
-                f"{written.size}; change first_sentinel, sentinel_step or sentinels."
+                f"{output_vocabulary.size}; change first_sentinel, sentinel_step or sentinels."
             )
-        return cls(ids=ids, end=vocabulary.end), written
+        return cls(ids=ids, end=vocabulary.end), output_vocabulary
 
     @property
     def span_end_tokens(self) -> list[int]:
@@ -90,8 +90,8 @@ class SentinelTokens:
         """(…) log-probability that the span ends, given the next token's (…, V)."""
         return log_probs[..., self.span_end_tokens].logsumexp(-1)
 
-    def merge_span_ends(self, symbol: Tensor, log_probs: Tensor) -> Tensor:
-        """(rows, V) the same, with the mass of all span-ending tokens moved to `symbol` (rows,)."""
-        gathered = log_probs.clone()
-        gathered[:, self.span_end_tokens] = float("-inf")
-        return gathered.scatter(1, symbol[:, None], self.log_span_end(log_probs)[:, None])
+    def merge_span_ends(self, token: Tensor, log_probs: Tensor) -> Tensor:
+        """(rows, V) the same, with the mass of all span-ending tokens moved to `token` (rows,)."""
+        merged = log_probs.clone()
+        merged[:, self.span_end_tokens] = float("-inf")
+        return merged.scatter(1, token[:, None], self.log_span_end(log_probs)[:, None])

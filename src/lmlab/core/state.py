@@ -15,11 +15,9 @@ class State(Protocol):
 
     def select(self, rows: Tensor) -> Self:
         """The state of the given rows, in that order, repeats allowed (beam search)."""
-        ...
 
     def detach(self) -> Self:
         """The same values, detached from the graph (truncated BPTT)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,20 +13,20 @@ from lmlab.core.untrusted_input import parse_integer
 
 
 def parse_switches(
-    given: Iterable[int | str] | str, switches: Sequence[str], *, of: str = "this system"
+    selection: Iterable[int | str] | str, switches: Sequence[str], *, of: str = "this system"
 ) -> tuple[int, ...]:
     """Switches given by number or by name, as sorted distinct numbers.
 
-    `given` may be a text like "4,6" or "gate-input,5"; "", "-1" and "none" are none.
+    `selection` may be a text like "4,6" or "gate-input,5"; "", "-1" and "none" are none.
     """
-    parts = given.split(",") if isinstance(given, str) else list(given)
+    parts = selection.split(",") if isinstance(selection, str) else list(selection)
     words = [str(part).strip().lower().replace("_", "-") for part in parts]
     words = [word for word in words if word]
     if not words or words in (["-1"], ["none"], ["intact"]):
         return ()
     if not switches:
         raise UserError(f"{of} has no switches, so {','.join(words)} can't be switched off.")
-    return tuple(sorted({_number(word, switches, of) for word in words}))
+    return tuple(sorted({_switch_number(word, switches, of) for word in words}))
 
 
 def parse_switch_sets(
@@ -42,7 +42,7 @@ def describe_switches(off: Iterable[int], switches: Sequence[str], *, none: str 
     return ", ".join(f"{number} {switches[number]}" for number in off) or none
 
 
-def _number(word: str, switches: Sequence[str], of: str) -> int:
+def _switch_number(word: str, switches: Sequence[str], of: str) -> int:
     if word in switches:
         return switches.index(word)
     number = parse_integer(word)

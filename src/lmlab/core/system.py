@@ -1,11 +1,11 @@
-"""Systems: distributions over sequences, assembled from components."""
+"""System, the base class of models; `Assembly` of backbone, emission, objective; frozen copies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -58,6 +58,8 @@ class System(nn.Module):
     """A distribution over sequences; protocols say what more it can do."""
 
     vocabulary: Vocabulary
+    input_kind: Literal["tokens", "images"] = "tokens"
+    """What it encodes: tokens of a text, or the pixels of an image."""
     window: int | None = None
     """Maximum input length; None if there is no limit."""
     segment_length: int | None = None
@@ -101,7 +103,6 @@ class System(nn.Module):
 
     def begin_step(self, step: int) -> None:
         """Called before each training step with the number of steps done; ignored by most."""
-        return
 
     @contextmanager
     def refreshed(self) -> Iterator[None]:
@@ -112,8 +113,7 @@ class System(nn.Module):
         yield
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
-        """Called with the tokeniser before training; few systems need it (whole-word masking)."""
-        return
+        """Called with the tokenizer before training; few systems need it (whole-word masking)."""
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Called with the training split before training: flat ids and sequence offsets.
@@ -121,7 +121,6 @@ class System(nn.Module):
         What is derived from it (counts, an index) is kept in buffers and saved with the weights:
         loading a run does not repeat this, resuming it does, with the same result.
         """
-        return
 
     def task_parameters(self) -> Iterable[nn.Parameter]:
         """Parameters of a task head, trained even if all others are frozen.
@@ -172,9 +171,9 @@ class System(nn.Module):
         """Internal values to plot, by name, with the meaning of their axes."""
         return {}
 
-    def forward(self, *args: Any, **words: Any) -> tuple[Loss, State | None]:
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Loss, State | None]:
         """The loss, under the name that distributed wrappers call."""
-        return self.loss(*args, **words)
+        return self.loss(*args, **kwargs)
 
     @property
     def parameter_count(self) -> int:
@@ -209,14 +208,14 @@ class Assembly(System):
         self.sampled_loss: SampledLoss | None = None
         self.fitting = fitting
 
-    def set_sampled_loss(self, contrast: SampledLoss) -> None:
+    def set_sampled_loss(self, sampled_loss: SampledLoss) -> None:
         """Replace the log-probabilities in the objective's training loss by a sampled loss.
 
         log_prob does not change. Raises a UserError if these parts can't be trained so.
         """
         self.objective.check_sampled_loss()
-        contrast.check_parts(self.backbone, self.emission)
-        self.sampled_loss = contrast
+        sampled_loss.check_parts(self.backbone, self.emission)
+        self.sampled_loss = sampled_loss
 
     @property
     def loss_is_comparable(self) -> bool:
@@ -240,80 +239,80 @@ class Assembly(System):
         The emission is computed only at targets, and once per shared prefix.
         """
         hidden = self.hidden(view, state)
-        alike = None if state is not None else build_prefix_index(view)
-        places = prediction_mask(view)
-        if alike is None or not bool(places.any()):
+        prefixes = None if state is not None else build_prefix_index(view)
+        mask = prediction_mask(view)
+        if prefixes is None or not bool(mask.any()):
             return self.predict(view, hidden)
         assert view.targets is not None
-        once, which = alike.unique_queries(view.targets, places)
-        targets = view.targets[once]
+        first_mask, query_index = prefixes.unique_queries(view.targets, mask)
+        targets = view.targets[first_mask]
         if hidden.log_weights is None:
-            ends, beginning = alike.unique_prefixes(once)
+            ends, prefix_index = prefixes.unique_prefixes(first_mask)
             values = hidden.values.flatten(0, 1)[ends]
-            found = self.emission.log_prob_by_index(values, beginning, targets)
+            log_probs = self.emission.log_prob_by_index(values, prefix_index, targets)
         else:
-            found = self._log_prob_at(hidden, once, targets)
-        return Predictions(log_probs=found[which], target_mask=places, state=hidden.state)
+            log_probs = self._log_prob_at(hidden, first_mask, targets)
+        return Predictions(log_probs=log_probs[query_index], target_mask=mask, state=hidden.state)
 
     def hidden(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view, whose attention mask the backbone must support."""
-        self._check_visibility(view)
-        found: HiddenStates = self.backbone(view, state)
-        return found
+        self._check_attention_mask(view)
+        hidden: HiddenStates = self.backbone(view, state)
+        return hidden
 
-    def hidden_at(self, view: View, places: Tensor) -> Tensor:
-        """(N, …) hidden states at the true entries of `places` (B, T) alone, in row-major order."""
-        self._check_visibility(view)
-        return self.backbone.hidden_at(view, places)
+    def hidden_at(self, view: View, mask: Tensor) -> Tensor:
+        """(N, …) hidden states at the true entries of `mask` (B, T) alone, in row-major order."""
+        self._check_attention_mask(view)
+        return self.backbone.hidden_at(view, mask)
 
-    def _check_visibility(self, view: View) -> None:
-        for each in (view, view.prediction_view):
-            if not isinstance(each.attention_mask, self.backbone.supported_masks):
-                able = " or ".join(kind.__name__ for kind in self.backbone.supported_masks)
+    def _check_attention_mask(self, view: View) -> None:
+        for part in (view, view.prediction_view):
+            if not isinstance(part.attention_mask, self.backbone.supported_masks):
+                kinds = " or ".join(kind.__name__ for kind in self.backbone.supported_masks)
                 raise UserError(
-                    f"{type(self.backbone).__name__} supports attention masks of kind {able}, but "
-                    f"this objective needs {type(each.attention_mask).__name__}."
+                    f"{type(self.backbone).__name__} supports attention masks of kind {kinds}, but "
+                    f"this objective needs {type(part.attention_mask).__name__}."
                 )
 
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         """Log-probabilities of a view's targets, given its hidden states."""
-        places = prediction_mask(view)
+        mask = prediction_mask(view)
         assert view.prediction_view.targets is not None
-        log_probs = self._log_prob_at(hidden, places, view.prediction_view.targets[places])
-        return Predictions(log_probs=log_probs, target_mask=places, state=hidden.state)
+        log_probs = self._log_prob_at(hidden, mask, view.prediction_view.targets[mask])
+        return Predictions(log_probs=log_probs, target_mask=mask, state=hidden.state)
 
     def scores(
-        self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
+        self, hidden: HiddenStates, mask: Tensor, candidates: Tensor, shared: Tensor | None = None
     ) -> Tensor:
         """(N, C + K) unnormalised token logits: see `CandidateLogits.scores`."""
         assert isinstance(self.emission, CandidateLogits) and hidden.log_weights is None
-        return self.emission.scores(hidden.values[places], own, shared)
+        return self.emission.scores(hidden.values[mask], candidates, shared)
 
     def initialise_logits(self, log_probs: Tensor) -> None:
         assert isinstance(self.emission, CandidateLogits)
         self.emission.initialise_logits(log_probs)
 
-    def _log_prob_at(self, hidden: HiddenStates, places: Tensor, targets: Tensor) -> Tensor:
+    def _log_prob_at(self, hidden: HiddenStates, mask: Tensor, targets: Tensor) -> Tensor:
         if hidden.log_weights is None:
-            return self.emission.log_prob(hidden.values[places], targets)
+            return self.emission.log_prob(hidden.values[mask], targets)
         # Latent parents: log Σ_m w_m p(target | component m), mixed after the emission.
-        return torch.logsumexp(self._component_log_probs(hidden, places, targets), dim=-1)
+        return torch.logsumexp(self._component_log_probs(hidden, mask, targets), dim=-1)
 
-    def _component_log_probs(self, hidden: HiddenStates, places: Tensor, targets: Tensor) -> Tensor:
+    def _component_log_probs(self, hidden: HiddenStates, mask: Tensor, targets: Tensor) -> Tensor:
         """(N, M) log w_m + log p(target | component m) at the N positions."""
         assert hidden.log_weights is not None
-        weights = hidden.log_weights[places]
+        weights = hidden.log_weights[mask]
         if self.backbone.output_kind == "sources":
             # Without a target, any predictable token will do, such as the first target.
             filler = int(targets[0]) if len(targets) else self.vocabulary.pad
-            asked = torch.full_like(places, filler, dtype=torch.long)
-            asked[places] = targets
-            return weights + self.emission.log_prob_by_source(hidden.values, asked)[places]
-        values = hidden.values[places]
+            dense_targets = torch.full_like(mask, filler, dtype=torch.long)
+            dense_targets[mask] = targets
+            return weights + self.emission.log_prob_by_source(hidden.values, dense_targets)[mask]
+        values = hidden.values[mask]
         rows, components = values.shape[:2]
         repeated = targets[:, None].expand(rows, components).reshape(-1)
-        each = self.emission.log_prob(values.flatten(0, 1), repeated)
-        return weights + each.view(rows, components)
+        log_probs = self.emission.log_prob(values.flatten(0, 1), repeated)
+        return weights + log_probs.view(rows, components)
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
@@ -330,11 +329,11 @@ class Assembly(System):
         }
         if hidden.log_weights is None:
             return captures
-        places = prediction_mask(view)
+        mask = prediction_mask(view)
         assert view.prediction_view.targets is not None
-        joint = self._component_log_probs(hidden, places, view.prediction_view.targets[places])
+        joint = self._component_log_probs(hidden, mask, view.prediction_view.targets[mask])
         posterior = torch.zeros_like(hidden.log_weights)
-        posterior[places] = torch.softmax(joint, dim=-1).to(posterior.dtype)
+        posterior[mask] = torch.softmax(joint, dim=-1).to(posterior.dtype)
         sources = self.backbone.output_kind == "sources"
         captures["posterior"] = Capture(
             values=posterior,
@@ -347,8 +346,8 @@ class Assembly(System):
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
-        contrast = self.sampled_loss
-        network = self if contrast is None else SampledLossNetwork(self, contrast, generator)
+        sampled = self.sampled_loss
+        network = self if sampled is None else SampledLossNetwork(self, sampled, generator)
         return self.objective.loss(network, batch, state=state, generator=generator)
 
     def held_out_loss(

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, tied ones stored once; nothing is ever unpickled."""
+"""safetensors files: write and read tensors, tied ones stored once; check for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmlab.core.untrusted_input import parse_json
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors as a safetensors file; those that share memory are stored once."""
-    unique, aliases = _without_shared(tensors)
+    unique, aliases = _deduplicate(tensors)
     # As bytes in memory, because the library's own writer hides disk errors in a string.
     return save(unique, metadata={"aliases": json.dumps(aliases)})
 
@@ -35,10 +35,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         aliases = parse_json((file.metadata() or {}).get("aliases", "{}"))
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if not isinstance(aliases, dict) or not all(
-        isinstance(kept, str) and kept in tensors for kept in aliases.values()
+        isinstance(original, str) and original in tensors for original in aliases.values()
     ):
         raise ValueError("its header names tensors that are not in the file")
-    return tensors | {name: tensors[kept] for name, kept in aliases.items()}
+    return tensors | {name: tensors[original] for name, original in aliases.items()}
 
 
 def check_finite(
@@ -60,7 +60,7 @@ def check_finite(
             )
 
 
-def _without_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _deduplicate(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors with distinct memory, and the aliases of those with several names (tied weights)."""
     unique: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -73,6 +73,6 @@ def _without_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
             continue
         seen[key] = name
         # Cloned if it is a view of larger memory, which the format can't store.
-        whole = value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes
-        unique[name] = (value if whole else value.contiguous().clone()).to("cpu")
+        owns_memory = value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes
+        unique[name] = (value if owns_memory else value.contiguous().clone()).to("cpu")
     return unique, aliases

@@ -1,4 +1,7 @@
-"""Parsing of untrusted JSON: any damage is a ValueError with a short reason."""
+"""Validation of untrusted input: JSON, typed records, gzip, texts, integers and seeds.
+
+A damaged file is a ValueError with a short reason, a wrong argument a UserError.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def check_type(name: str, value: object, hint: Any) -> None:
     literals, tuples, lists, dictionaries and unions of them are not checked.
     """
     if not _fits(value, hint):
-        raise ValueError(f"{name} must be {describe_type(hint)}, got {_shown(value)}")
+        raise ValueError(f"{name} must be {describe_type(hint)}, got {_describe_value(value)}")
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -58,18 +61,18 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is Literal:
         return any(type(value) is type(option) and value == option for option in inner)
     if origin is tuple and inner[-1:] == (Ellipsis,):
-        return isinstance(value, (tuple, list)) and all(_fits(each, inner[0]) for each in value)
+        return isinstance(value, (tuple, list)) and all(_fits(item, inner[0]) for item in value)
     if origin is tuple:
         return (
             isinstance(value, (tuple, list))
             and len(value) == len(inner)
-            and all(_fits(each, part) for each, part in zip(value, inner, strict=True))
+            and all(_fits(item, part) for item, part in zip(value, inner, strict=True))
         )
     if origin is list:
-        return isinstance(value, list) and all(_fits(each, inner[0]) for each in value)
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
     if origin is dict:
         return isinstance(value, dict) and all(
-            _fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items()
+            _fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items()
         )
     return _fits_plain(value, hint)
 
@@ -99,7 +102,7 @@ def describe_type(hint: Any) -> str:
     return TYPE_NAMES.get(hint, "none" if hint in (None, type(None)) else str(hint))
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     shown = repr(value) if not isinstance(value, int) or abs(value) <= MAX_INTEGER else "too large"
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
@@ -116,13 +119,13 @@ def unpack_gzip(packed: bytes, *, name: str) -> bytes:
     return content
 
 
-def check_text(text: object, what: str = "a text") -> str:
+def check_text(text: object, name: str = "a text") -> str:
     """The text itself; raises a UserError if it is no string, or has half of a surrogate pair.
 
     The latter is what a byte that is not UTF-8 becomes on the command line.
     """
     if not isinstance(text, str):
-        raise UserError(f"{what} must be a string, got {type(text).__name__} ({repr(text)[:40]}).")
+        raise UserError(f"{name} must be a string, got {type(text).__name__} ({repr(text)[:40]}).")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -137,12 +140,12 @@ def checked_texts(texts: Iterable[object]) -> Iterator[str]:
         yield check_text(text, f"text {number}")
 
 
-def check_texts(texts: object, verb: str, *, what: str = "text") -> None:
+def check_texts(texts: object, verb: str, *, noun: str = "text") -> None:
     """Raise a UserError if a caller gives one text, or no texts at all, instead of several."""
     if isinstance(texts, str):
-        raise UserError(f"{verb} takes a list of {what}s, got one {what}; put it in a list.")
+        raise UserError(f"{verb} takes a list of {noun}s, got one {noun}; put it in a list.")
     if not isinstance(texts, Iterable):
-        raise UserError(f"{verb} takes a list of {what}s, got {type(texts).__name__}.")
+        raise UserError(f"{verb} takes a list of {noun}s, got {type(texts).__name__}.")
 
 
 MAX_SEED = 2**31 - 1
@@ -155,7 +158,7 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 """So that the number fits in 64 bits."""
 
 
@@ -164,15 +167,15 @@ def parse_integer(text: str | bytes) -> int | None:
 
     `str.isdigit` is true of "²", which `int` rejects, as it does more than 4,300 digits.
     """
-    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS:
         return None
     return int(text)
 
 
-def check_whole_number(what: str, value: object, *, least: int = 1) -> None:
-    """Raise a UserError if a value is not an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"{what} must be a whole number, {least} or more, got {value!r}.")
+def check_whole_number(name: str, value: object, *, minimum: int = 1) -> None:
+    """Raise a UserError if a value is not an integer of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise UserError(f"{name} must be a whole number, {minimum} or more, got {value!r}.")
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

@@ -1,4 +1,4 @@
-"""View: the inputs, attention mask and targets that an objective makes of a batch."""
+"""View: an objective's inputs, attention mask and targets of a batch; causal and autoencoding."""
 
 from __future__ import annotations
 
@@ -62,33 +62,23 @@ class View:
 
 def causal_view(batch: Batch) -> View:
     """Causal LM view: inputs at positions 0 … T-2, targets at 1 … T-1."""
-    inputs, (targets, clean_positions) = batch.tokens[:, :-1], _predicted(batch)
-    lengths = (batch.lengths - 1).clamp(min=0)
-    return View(
-        inputs=inputs,
-        lengths=lengths,
-        attention_mask=CausalMask(),
-        targets=targets,
-        clean_positions=clean_positions,
-    )
+    return _token_view(batch, batch.tokens[:, :-1], CausalMask())
 
 
 def autoencoding_view(batch: Batch) -> View:
     """Autoencoding view: the tokens at positions 1 … T-1 are both inputs and targets."""
-    inputs, (targets, clean_positions) = batch.tokens[:, 1:], _predicted(batch)
-    lengths = (batch.lengths - 1).clamp(min=0)
+    return _token_view(batch, batch.tokens[:, 1:], FullMask())
+
+
+def _token_view(batch: Batch, inputs: Tensor, attention_mask: AttentionMask) -> View:
+    """View with T - 1 inputs and the tokens at positions 1 … T-1 as targets."""
+    targets = batch.tokens[:, 1:]
+    positions = torch.arange(1, batch.tokens.shape[1], device=targets.device)[None, :]
+    padding = positions >= batch.lengths[:, None]
     return View(
         inputs=inputs,
-        lengths=lengths,
-        attention_mask=FullMask(),
-        targets=targets,
-        clean_positions=clean_positions,
+        lengths=(batch.lengths - 1).clamp(min=0),
+        attention_mask=attention_mask,
+        targets=targets.masked_fill(padding, NO_TARGET),
+        clean_positions=positions.masked_fill(padding, -1),
     )
-
-
-def _predicted(batch: Batch) -> tuple[Tensor, Tensor]:
-    """(B, T - 1) the tokens at positions 1 … T-1, and these positions; marked at padding."""
-    targets = batch.tokens[:, 1:]
-    place = torch.arange(1, batch.tokens.shape[1], device=targets.device)[None, :]
-    padding = place >= batch.lengths[:, None]
-    return targets.masked_fill(padding, NO_TARGET), place.masked_fill(padding, -1)

@@ -16,7 +16,7 @@ class Vocabulary:
 
     `pad`, `start` and `mask` are never predicted: an emission gives them probability zero, so that
     the probabilities of complete sequences sum to one. `unknown` and `end` are ordinary outcomes. A
-    special token that a tokeniser does not have is None.
+    special token that a tokenizer does not have is None.
     """
 
     size: int
@@ -40,9 +40,9 @@ class Vocabulary:
     @property
     def unpredictable(self) -> tuple[int, ...]:
         """Ids with probability zero in every next-token distribution."""
-        never = {i for i in (self.pad, self.start, self.mask) if i is not None}
+        excluded = {i for i in (self.pad, self.start, self.mask) if i is not None}
         # If one token is both (GPT-2's end of text), the end can be predicted.
-        return tuple(sorted(never - {self.end}))
+        return tuple(sorted(excluded - {self.end}))
 
     def extended(self, count: int) -> Vocabulary:
         """The same with `count` more ids at its end, for a system's own sentinels."""

@@ -6,15 +6,14 @@ https://arxiv.org/abs/1502.05698
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from lmlab.core.errors import UserError
 from lmlab.core.limits import limit, limit_exceeded_error
 from lmlab.core.untrusted_input import parse_integer
-from lmlab.data.lines import Errors, ReadingReport, numbered_lines
-from lmlab.data.readers import Example, file_hash
+from lmlab.data.lines import ReadingReport, numbered_lines
+from lmlab.data.readers import Example, FileReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +42,10 @@ def _spaced(sentence: str) -> str:
     return f"{sentence[:-1].rstrip()} {sentence[-1]}" if sentence[-1:] in ".?!" else sentence
 
 
-@dataclass(frozen=True, kw_only=True)
-class Babi:
+class Babi(FileReader):
     """Reader of a bAbI task file: numbered lines, a new story at 1, tab-separated questions."""
 
-    path: Path
-    errors: Errors = "strict"
+    format = "babi"
 
     def stories(self, report: ReadingReport | None = None) -> Iterator[Story]:
         """One `Story` for each question."""
@@ -56,14 +53,14 @@ class Babi:
         numbers: list[int] = []
         characters = 0
         lines = numbered_lines(self.path, report or ReadingReport(), self.errors)
-        for place, line in lines:
+        for line_number, line in lines:
             if not line:
                 continue
             head, _, rest = line.partition(" ")
             number = parse_integer(head)
             if number is None:
                 raise UserError(
-                    f"{self.path}, line {place}: expected a number first, got {head[:40]!r}."
+                    f"{self.path}, line {line_number}: expected a number first, got {head[:40]!r}."
                 )
             if number == 1:
                 sentences, numbers, characters = [], [], 0
@@ -72,22 +69,22 @@ class Babi:
                 numbers.append(number)
                 characters += len(line)
                 if characters > limit("line"):
-                    subject = f"{self.path}, line {place}: the characters of a story must be"
+                    subject = f"{self.path}, line {line_number}: the characters of a story must be"
                     raise limit_exceeded_error("line", subject)
                 continue
-            yield self._story(rest, place, tuple(sentences), tuple(numbers))
+            yield self._story(rest, line_number, tuple(sentences), tuple(numbers))
 
     def _story(
-        self, line: str, place: int, sentences: tuple[str, ...], numbers: tuple[int, ...]
+        self, line: str, line_number: int, sentences: tuple[str, ...], numbers: tuple[int, ...]
     ) -> Story:
         columns = [column.strip() for column in line.split("\t")]
         supporting = (
-            [parse_integer(each) for each in columns[2].split()] if len(columns) == 3 else [None]
+            [parse_integer(field) for field in columns[2].split()] if len(columns) == 3 else [None]
         )
         if not all(number in numbers for number in supporting):
             raise UserError(
-                f"{self.path}, line {place}: expected question, answer and numbers of earlier "
-                "sentences with tabs between them."
+                f"{self.path}, line {line_number}: expected question, answer and numbers of "
+                "earlier sentences with tabs between them."
             )
         return Story(
             sentences=sentences,
@@ -100,9 +97,3 @@ class Babi:
     def read(self, report: ReadingReport) -> Iterator[Example]:
         for story in self.stories(report):
             yield Example(story.as_text())
-
-    def identity(self) -> str:
-        return f"babi:{file_hash(self.path)}:{self.errors}"
-
-    def files(self) -> Sequence[Path]:
-        return (self.path,)

@@ -1,4 +1,4 @@
-"""Batching: length-bucketed under a token budget, mixed-length, or BPTT streams; all resumable."""
+"""Collation and batching: length buckets under a token budget, mixed lengths, BPTT streams."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def pad_rows(
 
 def preferred_tokens_per_batch(system: Any) -> int:
     """Token budget for inference; on a CPU the backbone may prefer another than the default."""
-    told: int | None = getattr(getattr(system, "backbone", None), "cpu_tokens_at_once", None)
-    return told if told is not None and device_of(system).type == "cpu" else TOKENS_PER_BATCH
+    budget: int | None = getattr(getattr(system, "backbone", None), "cpu_tokens_at_once", None)
+    return budget if budget is not None and device_of(system).type == "cpu" else TOKENS_PER_BATCH
 
 
 def group_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
@@ -99,14 +99,10 @@ class LengthBatches:
                 yield self._batch(rows)
             start = 0
 
-    def split(self, batch: Batch, rank: int, world: int) -> Batch:
-        """The rows of a batch assigned to process `rank` of `world`."""
-        return shard_rows(batch, rank, world)
-
     @cached_property
     def _batches_per_shard(self) -> list[int]:
         count = -(-len(self.dataset) // SHUFFLE_SHARD)
-        return [len(self._ends(np.sort(self._lengths(i)))) for i in range(count)]
+        return [len(self._batch_ends(np.sort(self._lengths(i)))) for i in range(count)]
 
     def _lengths(self, shard: int) -> NDArray[np.int64]:
         low, high = shard * SHUFFLE_SHARD, min((shard + 1) * SHUFFLE_SHARD, len(self.dataset))
@@ -120,20 +116,20 @@ class LengthBatches:
         lengths = self._lengths(shard)
         generator = self._generator(number, shard)
         order = generator.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
-        order = self._arranged(order, lengths)
-        ends = self._ends(lengths[order])
+        order = self._arrange(order, lengths)
+        ends = self._batch_ends(lengths[order])
         batches = [rows + shard * SHUFFLE_SHARD for rows in np.split(order, ends[:-1])]
         if self.shuffle:
             batches = [batches[i] for i in generator.permutation(len(batches))]
         return batches
 
-    def _arranged(self, order: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _arrange(self, order: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Sequence indices of a shard in the order in which they are cut into batches."""
         return order[np.argsort(lengths[order], kind="stable")]
 
-    def _ends(self, lengths: NDArray[np.int64]) -> list[int]:
+    def _batch_ends(self, lengths: NDArray[np.int64]) -> list[int]:
         """End index of each batch of sequences in this order; independent of the order of ties."""
-        return _cuts(lengths, self.tokens_per_batch)
+        return _greedy_batch_ends(lengths, self.tokens_per_batch)
 
     def _generator(self, *path: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *path])
@@ -142,14 +138,14 @@ class LengthBatches:
         pad = self.dataset.vocabulary.pad
         condition = None
         if self.dataset.has_condition:
-            given = [self.dataset.condition(int(row)) for row in rows]
-            condition = Batch.collate(given, pad, rows=rows)
+            conditions = [self.dataset.condition(int(row)) for row in rows]
+            condition = Batch.collate(conditions, pad, rows=rows)
         sequences = [self.dataset[int(row)] for row in rows]
         batch = Batch.collate(sequences, pad, rows=rows, condition=condition)
         if not self.dataset.has_entities:
             return batch
-        told = [self.dataset.entities(int(row)) for row in rows]
-        return replace(batch, entities=Batch.collate(told, NO_ENTITY).tokens)
+        entities = [self.dataset.entities(int(row)) for row in rows]
+        return replace(batch, entities=Batch.collate(entities, NO_ENTITY).tokens)
 
 
 class MixedBatches(LengthBatches):
@@ -160,15 +156,15 @@ class MixedBatches(LengthBatches):
     with `LengthBatches`, all of one size (or one less); padding may exceed the budget.
     """
 
-    def _arranged(self, order: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _arrange(self, order: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         return order
 
-    def _ends(self, lengths: NDArray[np.int64]) -> list[int]:
-        batches = len(_cuts(np.sort(lengths), self.tokens_per_batch))
+    def _batch_ends(self, lengths: NDArray[np.int64]) -> list[int]:
+        batches = len(_greedy_batch_ends(np.sort(lengths), self.tokens_per_batch))
         return [len(lengths) * (batch + 1) // batches for batch in range(batches)]
 
 
-def _cuts(lengths: NDArray[np.int64], budget: int) -> list[int]:
+def _greedy_batch_ends(lengths: NDArray[np.int64], budget: int) -> list[int]:
     """End index of each batch of ascending lengths, filled greedily up to the budget."""
     ends: list[int] = []
     low, total = 0, len(lengths)
@@ -214,21 +210,17 @@ class StreamBatches:
 
     def epoch(self, number: int = 0, start: int = 0) -> Iterator[Batch]:
         """Iterate from batch `start` on; streams are not shuffled, so all epochs are equal."""
-        for place in range(start, self.batches_per_epoch(number)):
-            yield self._batch(place)
+        for index in range(start, self.batches_per_epoch(number)):
+            yield self._batch(index)
 
-    def split(self, batch: Batch, rank: int, world: int) -> Batch:
-        """The streams assigned to process `rank` of `world`, the same in every batch."""
-        return shard_rows(batch, rank, world)
-
-    def _batch(self, place: int) -> Batch:
-        lows = np.minimum(self._starts[:-1] + place * self.bptt, self._starts[1:])
+    def _batch(self, index: int) -> Batch:
+        lows = np.minimum(self._starts[:-1] + index * self.bptt, self._starts[1:])
         highs = np.minimum(lows + self.bptt, self._starts[1:])
         # Predicted token i is at position i + 1 of the stream, its context at i.
         sequences = [
             self.dataset.stream[low : high + 1] for low, high in zip(lows, highs, strict=True)
         ]
-        return Batch.collate(sequences, self.dataset.vocabulary.pad, carries=place > 0)
+        return Batch.collate(sequences, self.dataset.vocabulary.pad, continues_previous=index > 0)
 
 
 def shard_rows(batch: Batch, rank: int, world: int) -> Batch:
@@ -240,13 +232,13 @@ def shard_rows(batch: Batch, rank: int, world: int) -> Batch:
     assert 0 <= rank < world, (rank, world)
     rows = range(rank, len(batch), world)
     if rows:
-        return _trimmed(batch.select(list(rows)))
+        return _trim_padding(batch.select(list(rows)))
     idle = batch.select([0])
-    return _trimmed(replace(idle, lengths=torch.ones_like(idle.lengths)))
+    return _trim_padding(replace(idle, lengths=torch.ones_like(idle.lengths)))
 
 
-def _trimmed(batch: Batch) -> Batch:
-    longest = int(batch.lengths.max())
-    condition = None if batch.condition is None else _trimmed(batch.condition)
-    entities = None if batch.entities is None else batch.entities[:, :longest]
-    return replace(batch, tokens=batch.tokens[:, :longest], condition=condition, entities=entities)
+def _trim_padding(batch: Batch) -> Batch:
+    length = int(batch.lengths.max())
+    condition = None if batch.condition is None else _trim_padding(batch.condition)
+    entities = None if batch.entities is None else batch.entities[:, :length]
+    return replace(batch, tokens=batch.tokens[:, :length], condition=condition, entities=entities)

@@ -1,4 +1,4 @@
-"""Memory-mapped column store: numeric columns on disk, written atomically."""
+"""Memory-mapped column store (the cache of tokenised data): numeric columns written atomically."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Columns = dict[str, NDArray[Any]]
 
 def default_cache() -> Path:
     """The cache folder: LMLAB_CACHE, or `lmlab` in the user's cache folder."""
-    given = os.environ.get("LMLAB_CACHE")
-    if given:
-        return Path(given).expanduser()
+    configured = os.environ.get("LMLAB_CACHE")
+    if configured:
+        return Path(configured).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lmlab"
 
@@ -54,16 +54,18 @@ class StoredColumns:
     report: ReadingReport
 
 
-def open_columns(place: Path) -> StoredColumns | None:
-    """Open the columns stored at `place`; None if missing, incomplete or damaged.
+def open_columns(folder: Path) -> StoredColumns | None:
+    """Open the columns stored at `folder`; None if missing, incomplete or damaged.
 
     Every column is read once to verify its checksum, so that nobody trains on damaged tokens.
     """
     try:
-        meta = read_json_object(place / "meta.json")
+        meta = read_json_object(folder / "meta.json")
         if meta["format"] != STORE_FORMAT or meta.pop("checksum") != _checksum(meta):
             return None
-        columns = {name: _map(place, name, about) for name, about in meta["columns"].items()}
+        columns = {
+            name: _map_column(folder, name, column) for name, column in meta["columns"].items()
+        }
         return StoredColumns(columns=columns, report=ReadingReport(**meta["report"]))
     except (OSError, ValueError, KeyError, TypeError):
         # Missing, damaged, truncated or another format: in each case it is rebuilt.
@@ -74,15 +76,15 @@ def _checksum(meta: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(meta, sort_keys=True).encode())
 
 
-def _map(place: Path, name: str, about: Mapping[str, Any]) -> NDArray[Any]:
-    path, dtype, count = place / f"{name}.bin", np.dtype(about["dtype"]), about["count"]
+def _map_column(folder: Path, name: str, metadata: Mapping[str, Any]) -> NDArray[Any]:
+    path, dtype, count = folder / f"{name}.bin", np.dtype(metadata["dtype"]), metadata["count"]
     if path.stat().st_size != count * dtype.itemsize:
         raise ValueError(f"{path} is not complete")
     if count == 0:
         return np.empty(0, dtype=dtype)
     # As a plain array: slicing numpy's memmap class costs several times as much.
     column = np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(count,)))
-    if zlib.crc32(column.data.cast("B")) != about["crc32"]:
+    if zlib.crc32(column.data.cast("B")) != metadata["crc32"]:
         raise ValueError(f"{path} is damaged")
     return column
 
@@ -94,10 +96,10 @@ class ColumnWriter:
     later.
     """
 
-    def __init__(self, place: Path) -> None:
-        self.folder = place
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._files: dict[str, BinaryIO] = {}
-        self._about: dict[str, dict[str, Any]] = {}
+        self._metadata: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> ColumnWriter:
         try:
@@ -114,18 +116,18 @@ class ColumnWriter:
             for name, values in chunk.items():
                 if name not in self._files:
                     self._files[name] = (self._folder / f"{name}.bin").open("wb")
-                    self._about[name] = {"dtype": values.dtype.str, "count": 0, "crc32": 0}
-                about, content = self._about[name], np.ascontiguousarray(values).data
-                assert about["dtype"] == values.dtype.str, name
+                    self._metadata[name] = {"dtype": values.dtype.str, "count": 0, "crc32": 0}
+                metadata, content = self._metadata[name], np.ascontiguousarray(values).data
+                assert metadata["dtype"] == values.dtype.str, name
                 self._files[name].write(content)
-                about["crc32"] = zlib.crc32(content, about["crc32"])
-                about["count"] += len(values)
+                metadata["crc32"] = zlib.crc32(content, metadata["crc32"])
+                metadata["count"] += len(values)
         except OSError as error:
             raise _cannot_write(self.folder.parent, error) from error
 
     def finish(self, report: ReadingReport) -> None:
         """Sync all files to disk, then move them to their final folder."""
-        meta = {"format": STORE_FORMAT, "columns": self._about, "report": asdict(report)}
+        meta = {"format": STORE_FORMAT, "columns": self._metadata, "report": asdict(report)}
         meta["checksum"] = _checksum(meta)
         try:
             for file in self._files.values():
@@ -160,10 +162,10 @@ def _sync_and_close(file: BinaryIO) -> None:
 
 def clear_leftovers(folder: Path) -> None:
     """Remove the folders of builds that were killed long ago."""
-    for building in folder.glob("building-*"):
+    for build_folder in folder.glob("building-*"):
         try:
-            if time.time() - building.stat().st_mtime > LEFTOVER_SECONDS:
-                shutil.rmtree(building, ignore_errors=True)
+            if time.time() - build_folder.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(build_folder, ignore_errors=True)
         except OSError:
             continue
 

@@ -21,11 +21,9 @@ class Truth(Protocol):
     @property
     def entropy(self) -> float:
         """Exact entropy of the distribution over whole texts, in nats per text."""
-        ...
 
     def log_prob(self, text: str) -> float:
         """True log-probability of the whole text with its end, in nats; -inf if impossible."""
-        ...
 
 
 @runtime_checkable
@@ -35,7 +33,6 @@ class TruthWithLength(Truth, Protocol):
     @property
     def expected_tokens(self) -> float:
         """Expected number of predicted tokens per text (words or characters, and the end)."""
-        ...
 
 
 SPLITS = ("train", "validation", "test")
@@ -74,8 +71,8 @@ class Split:
     @classmethod
     def from_list(cls, examples: Iterable[Example | str], *, identity: str, name: str) -> Split:
         """A split of given examples; `identity` is name, version and seed of their generator."""
-        kept = tuple(Example(item) if isinstance(item, str) else item for item in examples)
-        return cls(GeneratedExamples(lambda: kept, identity), name=name)
+        listed = tuple(Example(item) if isinstance(item, str) else item for item in examples)
+        return cls(GeneratedExamples(lambda: listed, identity), name=name)
 
     @classmethod
     def generated(cls, make: Callable[[], Iterable[Example]], *, identity: str, name: str) -> Split:
@@ -124,14 +121,14 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """A corpus: named splits with layout, default tokeniser and vocabulary settings."""
+    """A corpus: named splits with layout, default tokenizer and vocabulary settings."""
 
     name: str
     splits: Mapping[str, Split]
     """Some of train, validation and test."""
     layout: Layout = field(default_factory=Layout)
     tokenizer: str = "word"
-    """Default tokeniser: word, char, bpe or wordpiece."""
+    """Default tokenizer: word, char, bpe or wordpiece."""
     min_count: int = 1
     """Default minimum count: rarer training words become <unk>."""
     vocabulary_from: Sequence[str] = ("train",)
@@ -140,8 +137,8 @@ class Corpus:
     description: str = ""
 
     def __post_init__(self) -> None:
-        strange = set(self.splits) - set(SPLITS)
-        assert not strange and "train" in self.splits, f"splits of {self.name}: {list(self.splits)}"
+        unknown = set(self.splits) - set(SPLITS)
+        assert not unknown and "train" in self.splits, f"splits of {self.name}: {list(self.splits)}"
         assert set(self.vocabulary_from) <= set(self.splits), f"vocabulary of {self.name}"
 
     def split(self, name: str) -> Split:
@@ -161,7 +158,7 @@ class Corpus:
         )
 
     def vocabulary_texts(self, *, source: bool | None = None) -> Iterator[str]:
-        """The texts a tokeniser is trained on; for pairs both sides, the source or the target."""
+        """The texts a tokenizer is trained on; for pairs both sides, the source or the target."""
         for name in self.vocabulary_from:
             split = self.splits[name]
             yield from split.texts() if source is None else split.texts_of_side(source=source)

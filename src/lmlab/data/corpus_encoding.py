@@ -1,4 +1,4 @@
-"""Corpus encoding: tokenise examples into columns of ids, chunk by chunk, following a layout."""
+"""Corpus encoding: examples tokenised by layout into id columns, in chunks; entity numbering."""
 
 from __future__ import annotations
 
@@ -28,11 +28,9 @@ class EntityNumbering(Protocol):
     @property
     def numbers(self) -> Mapping[str, int]:
         """The id of each entity by name."""
-        ...
 
     def fingerprint(self) -> str:
         """A string that changes when any id does."""
-        ...
 
 
 def encoded_chunks(
@@ -54,18 +52,18 @@ def encoded_chunks(
     """
     target_side = _Side(tokenizer, layout)
     source_side = _Side(source, Layout()) if layout.kind == "pairs" else None
-    seen = 0
+    done = 0
     with _progress_bar(split, progress) as advance:
         for examples in _chunks(split):
             columns = target_side.encode([example.text for example in examples])
             if source_side is not None:
-                given = source_side.encode([_condition(example) for example in examples])
-                columns["condition_tokens"] = given["tokens"]
-                columns["condition_offsets"] = given["offsets"]
+                conditions = source_side.encode([_condition(example) for example in examples])
+                columns["condition_tokens"] = conditions["tokens"]
+                columns["condition_offsets"] = conditions["offsets"]
             if entities is not None:
-                numbered = enumerate(examples, seen + 1)
+                numbered = enumerate(examples, done + 1)
                 columns["entities"] = _entity_column(numbered, split.name, target_side, entities)
-            seen += len(examples)
+            done += len(examples)
             advance()
             yield columns
 
@@ -89,10 +87,10 @@ def _entity_column(
     flat: list[int] = []
     head, tail = special_tokens_around(side.tokenizer.vocabulary, side.layout)
     for number, example in examples:
-        if strange := [m.entity for m in example.mentions if m.entity not in entities.numbers]:
+        if unknown := [m.entity for m in example.mentions if m.entity not in entities.numbers]:
             where = example.location or f"text {number:,} of {split}"
             raise UserError(
-                f"{where} ({example.text[:40]!r}) mentions the entity {strange[0]!r}, which is "
+                f"{where} ({example.text[:40]!r}) mentions the entity {unknown[0]!r}, which is "
                 "not in the knowledge base; add it, or give the matching knowledge base."
             )
         covered = [-1] * len(head)
@@ -117,7 +115,7 @@ class _Side:
 
     tokenizer: Tokenizer
     layout: Layout
-    place: int | None = None
+    position: int | None = None
     """Tokens emitted so far; None before the first chunk."""
 
     def encode(self, texts: list[str]) -> Columns:
@@ -126,23 +124,23 @@ class _Side:
         flat: list[int] = []
         characters: list[int] = []
         unknown: list[int] = []
-        missing = -1 if vocabulary.unknown is None else vocabulary.unknown
-        first = self.place is None
+        unknown_id = -1 if vocabulary.unknown is None else vocabulary.unknown
+        first = self.position is None
         if first and self.layout.kind == "contiguous":
             flat += tail
-        self.place = (self.place or 0) + len(flat)
-        offsets = [self.place] if first else []
+        self.position = (self.position or 0) + len(flat)
+        offsets = [self.position] if first else []
         for text, ids in zip(texts, self.tokenizer.encode_batch(texts), strict=True):
             sequence = [*head, *ids, *tail][: self.layout.cut]
             flat += sequence
-            self.place += len(sequence)
-            offsets.append(self.place)
-            dropped = len(head) + len(ids) > len(sequence)
-            kept = len(sequence) - len(head)
-            characters.append(self.tokenizer.characters_of(text, kept) if dropped else len(text))
+            self.position += len(sequence)
+            offsets.append(self.position)
+            truncated = len(head) + len(ids) > len(sequence)
+            size = len(sequence) - len(head)
+            characters.append(self.tokenizer.characters_of(text, size) if truncated else len(text))
             # Counted over the text's own tokens: GPT-2's end-of-text, which doubles as the unknown
             # token, is no unknown word when it frames a text.
-            unknown.append(ids[:kept].count(missing))
+            unknown.append(ids[:size].count(unknown_id))
         return self._columns(flat, offsets, characters, unknown)
 
     def _columns(
@@ -163,7 +161,7 @@ def special_tokens_around(vocabulary: Vocabulary, layout: Layout) -> tuple[list[
     start = vocabulary.end if vocabulary.start is None else vocabulary.start
     if start is None or (layout.end and vocabulary.end is None):
         raise UserError(
-            "this tokeniser has no start or end token (such as <s> or </s>), and texts need "
+            "this tokenizer has no start or end token (such as <s> or </s>), and texts need "
             "one; train one with --tokenizer."
         )
     tail = [vocabulary.end] if layout.end and vocabulary.end is not None else []
@@ -196,9 +194,9 @@ def _chunks(split: Iterable[Example]) -> Iterator[list[Example]]:
 
 
 @contextmanager
-def _progress_bar(split: Split, shown: bool) -> Iterator[Any]:
+def _progress_bar(split: Split, enabled: bool) -> Iterator[Any]:
     """A transient progress bar on standard error; yields the function that advances it."""
-    if not shown:
+    if not enabled:
         yield lambda: None
         return
     from rich.console import Console
@@ -240,6 +238,11 @@ def corpus_entities(corpus: Corpus) -> CorpusEntities | None:
 
     Takes one pass over the corpus; memory for the names.
     """
-    told = {m.entity for split in corpus.splits.values() for each in split for m in each.mentions}
-    names = tuple(sorted(told))
+    named = {
+        mention.entity
+        for split in corpus.splits.values()
+        for example in split
+        for mention in example.mentions
+    }
+    names = tuple(sorted(named))
     return CorpusEntities(names, {name: i for i, name in enumerate(names)}) if names else None

@@ -55,10 +55,10 @@ class DuplicateCounter:
     def seen_in(self, other: DuplicateCounter) -> int:
         """Examples of this split whose text occurs in the other split."""
         threshold = min(self._threshold, other._threshold)
-        seen = sum(
+        repeated = sum(
             count for key, count in self._counts.items() if key < threshold and key in other._counts
         )
-        return round(seen * HASH_SPACE / threshold)
+        return round(repeated * HASH_SPACE / threshold)
 
 
 def _hash(example: Example) -> int:
@@ -149,7 +149,11 @@ def summarise_corpus(corpus: Corpus, tokenizer_kind: str | None = None) -> Corpu
         vocabulary=tokenizer.vocabulary.size,
         splits={
             name: _describe_split(
-                split, tokenizer, corpus.layout, counters[name], _other(name, counters)
+                split,
+                tokenizer,
+                corpus.layout,
+                counters[name],
+                None if name == "train" else counters["train"],
             )
             for name, split in corpus.splits.items()
         },
@@ -157,10 +161,6 @@ def summarise_corpus(corpus: Corpus, tokenizer_kind: str | None = None) -> Corpu
         entropy=None if truth is None else truth.entropy,
         entropy_per_token=truth.entropy / expected if truth and expected else None,
     )
-
-
-def _other(name: str, counters: dict[str, DuplicateCounter]) -> DuplicateCounter | None:
-    return None if name == "train" else counters["train"]
 
 
 def _count_duplicates(split: Split) -> DuplicateCounter:
@@ -174,7 +174,7 @@ def _describe_split(
     split: Split,
     tokenizer: Tokenizer,
     layout: Layout,
-    own: DuplicateCounter,
+    counter: DuplicateCounter,
     train: DuplicateCounter | None,
 ) -> SplitSummary:
     context = 0 if layout.kind == "contiguous" else 1
@@ -191,8 +191,8 @@ def _describe_split(
         tokens=sum(length * count for length, count in lengths.items()),
         characters=characters,
         unknown=unknown,
-        duplicates=own.duplicates,
-        seen_in_train=None if train is None else own.seen_in(train),
+        duplicates=counter.duplicates,
+        seen_in_train=None if train is None else counter.seen_in(train),
         histogram=length_histogram(lengths),
         report=split.report,
     )
@@ -201,23 +201,23 @@ def _describe_split(
 def length_histogram(lengths: Counter[int]) -> tuple[HistogramBin, ...]:
     """Length histogram with bins of equal, round width for 99 %; the last bin holds the tail."""
     ordered = sorted(lengths)
-    wanted, seen, most = 0.99 * lengths.total(), 0, 0
-    for most in ordered:
-        seen += lengths[most]
-        if seen >= wanted:
+    target_count, covered, percentile = 0.99 * lengths.total(), 0, 0
+    for percentile in ordered:
+        covered += lengths[percentile]
+        if covered >= target_count:
             break
-    width = _round_up((most + 1) / MAX_BINS)
-    last = most // width
+    width = _round_up((percentile + 1) / MAX_BINS)
+    last = percentile // width
     counts: Counter[int] = Counter()
     for length, count in lengths.items():
         counts[min(length // width, last)] += count
     return tuple(
         HistogramBin(
-            low=place * width,
-            high=ordered[-1] if place == last else (place + 1) * width - 1,
-            examples=counts[place],
+            low=index * width,
+            high=ordered[-1] if index == last else (index + 1) * width - 1,
+            examples=counts[index],
         )
-        for place in range(ordered[0] // width, last + 1)
+        for index in range(ordered[0] // width, last + 1)
     )
 
 

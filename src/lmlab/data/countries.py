@@ -1,4 +1,4 @@
-"""Table of countries and capitals, used by the `capitals` languages."""
+"""Countries and capitals in Chinese and English (table), and a Zipf-Mandelbrot distribution."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class TokenDataset:
         annotated corpora.
         """
         source = condition_tokenizer or tokenizer
-        place = (default_cache() if cache is None else Path(cache)) / cache_key(
+        folder = (default_cache() if cache is None else Path(cache)) / cache_key(
             split=split.fingerprint(),
             tokenizers=[tokenizer.fingerprint(), source.fingerprint()],
             # They decide which tokens frame a text and which one counts as unknown.
@@ -79,7 +79,7 @@ class TokenDataset:
             layout=asdict(layout),
             **({} if entities is None else {"entities": entities.fingerprint()}),
         )
-        stored = open_columns(place)
+        stored = open_columns(folder)
         if stored is not None:
             return cls(stored.columns, layout, tokenizer.vocabulary, stored.report)
         chunks = encoded_chunks(
@@ -94,12 +94,12 @@ class TokenDataset:
         else:
             columns = {name: np.concatenate([chunk[name] for chunk in first]) for name in first[0]}
             return cls(columns, layout, tokenizer.vocabulary, split.report)
-        with ColumnWriter(place) as writer:
+        with ColumnWriter(folder) as writer:
             for chunk in chain(first, chunks):
                 writer.append(chunk)
             writer.finish(split.report)
-        stored = open_columns(place)
-        assert stored is not None, f"{place} was written and cannot be read"
+        stored = open_columns(folder)
+        assert stored is not None, f"{folder} was written and cannot be read"
         return cls(stored.columns, layout, tokenizer.vocabulary, stored.report)
 
     def __len__(self) -> int:
@@ -162,11 +162,6 @@ class TokenDataset:
     def total_tokens(self) -> int:
         """Number of predicted tokens."""
         return len(self._tokens) - (1 if self._overlap else len(self))
-
-    @property
-    def total_characters(self) -> int:
-        """Number of characters of the predicted tokens; line ends are not counted."""
-        return int(self.characters.sum(dtype=np.int64))
 
     @property
     def unknown(self) -> int:

@@ -14,7 +14,7 @@ from lmlab.data.readers import Example, ExampleReader
 
 @dataclass(frozen=True, kw_only=True)
 class LengthRatioFilter:
-    """Reader wrapper: keeps pairs whose length ratio in words is at most `most`."""
+    """Reader wrapper: keeps pairs whose length ratio in words is at most `max_ratio`."""
 
     reader: ExampleReader
     max_ratio: float
@@ -33,16 +33,16 @@ class LengthRatioFilter:
         return self.reader.files()
 
 
-def within_length_ratio(text: str, source: str, most: float) -> bool:
-    """Whether neither side of a pair has more than `most` times the words of the other."""
+def within_length_ratio(text: str, source: str, max_ratio: float) -> bool:
+    """Whether neither side of a pair has more than `max_ratio` times the words of the other."""
     counts = [len(text.split()), len(source.split())]
     if min(counts) <= 1:
         # Text without spaces is measured in characters; otherwise all of it would be one word.
         counts = [len(text), len(source)]
-    return max(counts) <= most * max(min(counts), 1)
+    return max(counts) <= max_ratio * max(min(counts), 1)
 
 
-def filter_by_length_ratio(corpus: Corpus, most: float) -> Corpus:
+def filter_by_length_ratio(corpus: Corpus, max_ratio: float) -> Corpus:
     """Filter the training split by length ratio; held-out splits are unchanged."""
     if corpus.layout.kind != "pairs":
         raise UserError(
@@ -50,5 +50,5 @@ def filter_by_length_ratio(corpus: Corpus, most: float) -> Corpus:
             "it."
         )
     train = corpus.splits["train"]
-    kept = Split(LengthRatioFilter(reader=train.reader, max_ratio=most), name=train.name)
-    return replace(corpus, splits={**corpus.splits, "train": kept})
+    filtered = Split(LengthRatioFilter(reader=train.reader, max_ratio=max_ratio), name=train.name)
+    return replace(corpus, splits={**corpus.splits, "train": filtered})

@@ -1,4 +1,4 @@
-"""Line reader: UTF-8 validation, gzip, and a report of every irregularity."""
+"""Line reader of text files: UTF-8 validation, gzip, length limit; report of every irregularity."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class ReadingReport:
         """The irregularities that occurred, with their counts."""
         oddities = {
             "empty lines skipped": self.empty_lines,
-            **self._lost(),
+            **self._loss_counts(),
             f"lines longer than {LONG_LINE:,} characters": self.long_lines,
             "lines with Windows endings": self.crlf_lines,
             "files with a byte order mark": self.bom_files,
             "pairs of too uneven lengths dropped": self.uneven_pairs,
         }
-        return ", ".join(_told(oddities))
+        return ", ".join(_format_counts(oddities))
 
     def add(self, other: ReadingReport) -> None:
         """Add the counts of another pass."""
@@ -75,9 +75,9 @@ class ReadingReport:
 
     def losses(self) -> str:
         """Counts of input that was dropped or altered."""
-        return ", ".join(_told(self._lost()))
+        return ", ".join(_format_counts(self._loss_counts()))
 
-    def _lost(self) -> dict[str, int]:
+    def _loss_counts(self) -> dict[str, int]:
         return {
             "rows with an empty text or side skipped": self.empty_rows,
             "bad rows skipped": self.bad_rows,
@@ -85,8 +85,8 @@ class ReadingReport:
         }
 
 
-def _told(counts: Mapping[str, int]) -> list[str]:
-    return [f"{count:,} {what}" for what, count in counts.items() if count]
+def _format_counts(counts: Mapping[str, int]) -> list[str]:
+    return [f"{count:,} {label}" for label, count in counts.items() if count]
 
 
 def check_errors(errors: str) -> Errors:
@@ -97,12 +97,12 @@ def check_errors(errors: str) -> Errors:
 
 
 def numbered_lines(
-    path: Path, report: ReadingReport, errors: Errors = "strict", *, around: str | None = None
+    path: Path, report: ReadingReport, errors: Errors = "strict", *, strip: str | None = None
 ) -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and text of each line of a file, stripped.
 
     Lines end at line feeds only, so that numbers agree with an editor's. Empty lines are yielded as
-    "" and counted; one line at a time is held in memory. `around` are the characters stripped at
+    "" and counted; one line at a time is held in memory. `strip` are the characters stripped at
     both ends; all white space by default.
     """
     report.files += 1
@@ -113,7 +113,7 @@ def numbered_lines(
         if number == 1 and raw.startswith(BYTE_ORDER_MARK):
             report.bom_files += 1
             raw = raw[len(BYTE_ORDER_MARK) :]
-        text = _decode(raw, path, number, report, errors).strip(around)
+        text = _decode(raw, path, number, report, errors).strip(strip)
         report.empty_lines += not text.strip()
         report.long_lines += len(text) > LONG_LINE
         yield number, text
@@ -124,9 +124,9 @@ def held_lines(
 ) -> Iterator[tuple[int, str]]:
     """`numbered_lines` for files held in memory: gzip output is bounded by the limit `unpacked`."""
     before = report.bytes_read
-    most = limit("unpacked") if path.is_file() and is_gzip(path) else None
+    max_bytes = limit("unpacked") if path.is_file() and is_gzip(path) else None
     for line in numbered_lines(path, report, errors):
-        if most is not None and report.bytes_read - before > most:
+        if max_bytes is not None and report.bytes_read - before > max_bytes:
             raise limit_exceeded_error("unpacked", f"the unpacked bytes of {path} must be")
         yield line
 
@@ -154,12 +154,12 @@ def bounded_lines(file: IO[bytes], name: str) -> Iterator[bytes]:
 
     So a gzip bomb that unpacks to a single line of gigabytes does not fill the memory.
     """
-    most = limit("line")
+    max_bytes = limit("line")
     for number in itertools.count(1):
-        line = file.readline(most + 1)
+        line = file.readline(max_bytes + 1)
         if not line:
             return
-        if len(line) > most:
+        if len(line) > max_bytes:
             raise limit_exceeded_error(
                 "line", f"{name}, line {number}: the bytes of a line must be"
             )
@@ -177,7 +177,7 @@ def _decode(raw: bytes, path: Path, number: int, report: ReadingReport, errors: 
         if errors == "strict":
             raise UserError(
                 f"{path}, line {number}: byte 0x{raw[error.start]:02x} at position "
-                f"{error.start + 1} is not UTF-8{_guess(raw)}; convert the file to UTF-8, or "
+                f"{error.start + 1} is not UTF-8{_hint(raw)}; convert the file to UTF-8, or "
                 "replace bad bytes with --errors replace."
             ) from None
     text = raw.decode("utf-8", "replace")
@@ -187,7 +187,7 @@ def _decode(raw: bytes, path: Path, number: int, report: ReadingReport, errors: 
     return text
 
 
-def _guess(raw: bytes) -> str:
+def _hint(raw: bytes) -> str:
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         return " (the file looks like UTF-16)"
     return ""

@@ -1,4 +1,4 @@
-"""Corpus specifications (`--data CORPUS`): parse one and open the corpus.
+"""Corpus loading by specification (`--data CORPUS`): built-in, file, folder, parallel, protocol.
 
 capitals                    a built-in name
 poems.txt                   a file: split 90/5/5 by seed
@@ -15,7 +15,7 @@ import ast
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -24,7 +24,6 @@ from pathlib import Path
 
 from lmlab.core.errors import UserError, unknown_name, unknown_name_or_path
 from lmlab.data.corpus import Corpus, Layout, Split
-from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS, open_protocol
 from lmlab.data.lines import Errors, check_errors
 from lmlab.data.readers import (
     ChainedReaders,
@@ -36,44 +35,49 @@ from lmlab.data.readers import (
     TabSeparated,
 )
 from lmlab.data.splitting import SPLIT_BLOCK, split_by_block, split_by_position
+from lmlab.data.standard_datasets import CORPUS_PROTOCOLS, open_protocol
 
 
 def builtin_descriptions() -> dict[str, str]:
     """Name and one-line description of each built-in corpus, sorted by name."""
-    return {name: description for name, (_, description) in sorted(_registered().items())}
+    return {name: description for name, (_, description) in sorted(_builtin_corpora().items())}
 
 
 def open_builtin(name: str, seed: int = 0) -> Corpus:
     """The built-in corpus of that name; `seed` determines the texts of the sampled ones."""
-    registered = _registered()
+    registered = _builtin_corpora()
     if name not in registered:
         raise unknown_name("built-in corpus", name, registered)
     make = importlib.import_module(registered[name][0]).corpus
-    drawn = "seed" in inspect.signature(make).parameters
-    made = make(seed=seed) if drawn else make()
-    assert isinstance(made, Corpus), f"{name} made a {type(made).__name__}"
-    return made
+    takes_seed = "seed" in inspect.signature(make).parameters
+    corpus = make(seed=seed) if takes_seed else make()
+    assert isinstance(corpus, Corpus), f"{name} made a {type(corpus).__name__}"
+    return corpus
 
 
 @cache
-def _registered() -> dict[str, tuple[str, str]]:
-    """Module and description by name."""
-    room = resources.files("lmlab.data")
+def _builtin_corpora() -> dict[str, tuple[str, str]]:
+    """Module and description of each built-in corpus by name.
+
+    Each module of `lmlab.data.languages` with a top-level `DESCRIPTION` and `corpus` is one, and so
+    is the package `lmlab.data.wordnet`. Discovery parses their source without importing them.
+    """
+    package = resources.files("lmlab.data")
     modules: dict[str, Traversable] = {}
-    languages = room / "languages"
+    languages = package / "languages"
     if languages.is_dir():
         for file in languages.iterdir():
             if file.name.endswith(".py") and not file.name.startswith("_"):
                 modules[f"lmlab.data.languages.{file.name.removesuffix('.py')}"] = file
-    wordnet = room / "wordnet" / "__init__.py"
+    wordnet = package / "wordnet" / "__init__.py"
     if wordnet.is_file():
         modules["lmlab.data.wordnet"] = wordnet
-    found = {}
+    corpora = {}
     for module, file in modules.items():
         description = _description(file.read_text(encoding="utf-8"))
         if description is not None:
-            found[module.rpartition(".")[2].replace("_", "-")] = (module, description)
-    return found
+            corpora[module.rpartition(".")[2].replace("_", "-")] = (module, description)
+    return corpora
 
 
 def _description(source: str) -> str | None:
@@ -123,20 +127,20 @@ def load_corpus(spec: str, *, errors: str, seed: int) -> Corpus:
     elif spec and _exists(spec):
         corpus = _open_path(Path(spec).expanduser(), checked, seed)
     else:
-        raise _unknown(spec, head, colon)
+        raise _unknown_corpus(spec, head, colon)
     for split in corpus.splits.values():
         split.first()  # report an empty split now, not after an hour of training
     return corpus
 
 
 def _protocol_root(name: str, path: str) -> Path:
-    given = path or os.environ.get("LMLAB_DATA", "")
-    if not given:
+    location = path or os.environ.get("LMLAB_DATA", "")
+    if not location:
         raise UserError(
             f"the protocol {name} needs its data: write {name}:PATH, or set LMLAB_DATA to the "
             "folder that holds it."
         )
-    root = Path(given).expanduser()
+    root = Path(location).expanduser()
     if not root.exists():
         source = "" if path else " (from LMLAB_DATA)"
         raise UserError(f"there is no folder {root}{source} for the protocol {name}.")
@@ -150,7 +154,7 @@ def _exists(spec: str) -> bool:
         return False
 
 
-def _unknown(spec: str, head: str, colon: str) -> UserError:
+def _unknown_corpus(spec: str, head: str, colon: str) -> UserError:
     if colon and os.sep not in head:
         return unknown_name(
             "protocol", head, [*CORPUS_PROTOCOLS, "contiguous", "parallel"], "lmlab data list"
@@ -183,13 +187,13 @@ def _split_file(
     reader: ExampleReader, name: str, seed: int, contiguous: bool = False
 ) -> tuple[dict[str, Split], str]:
     """The splits of a single reader's examples, and a description of how they were made."""
-    whole = Split(reader, name="train")
-    if len(whole.first(SPLIT_BLOCK)) < SPLIT_BLOCK:
+    everything = Split(reader, name="train")
+    if len(everything.first(SPLIT_BLOCK)) < SPLIT_BLOCK:
         few = f"fewer than {SPLIT_BLOCK} examples, so all of them are train and nothing is held out"
-        return {"train": whole}, f"{name}: {few}"
+        return {"train": everything}, f"{name}: {few}"
     selected: dict[str, ExampleReader]
     if contiguous:
-        total = sum(1 for _ in whole)
+        total = sum(1 for _ in everything)
         selected = {part: split_by_position(reader, part, total) for part in FOLDER_PATTERNS}
         how = ": the first 90 % train, the next 5 % validation, the last 5 % test"
     else:
@@ -206,7 +210,7 @@ def _with_layout(name: str, splits: dict[str, Split], description: str, contiguo
     pairs = splits["train"].first()[0].condition is not None
     if pairs and contiguous:
         raise UserError(f"{name} holds pairs, which can't be used as contiguous text.")
-    letters = _uses(splits["train"].reader, Fasta)
+    letters = _uses_reader(splits["train"].reader, Fasta)
     corpus = Corpus(
         name=name, splits=splits, description=description, tokenizer="char" if letters else "word"
     )
@@ -215,10 +219,10 @@ def _with_layout(name: str, splits: dict[str, Split], description: str, contiguo
     return replace(corpus, layout=Layout(kind="contiguous")) if contiguous else corpus
 
 
-def _uses(reader: ExampleReader, kind: type) -> bool:
-    inner: list[ExampleReader] = list(reader.readers) if isinstance(reader, ChainedReaders) else []
-    inner += [reader.reader] if hasattr(reader, "reader") else []
-    return isinstance(reader, kind) or any(_uses(each, kind) for each in inner)
+def _uses_reader(reader: ExampleReader, kind: type) -> bool:
+    parts: list[ExampleReader] = list(reader.readers) if isinstance(reader, ChainedReaders) else []
+    parts += [reader.reader] if hasattr(reader, "reader") else []
+    return isinstance(reader, kind) or any(_uses_reader(part, kind) for part in parts)
 
 
 def reader_for(path: Path, errors: Errors = "strict") -> ExampleReader:
@@ -232,9 +236,9 @@ def _suffix(path: Path) -> str:
 
 
 def _part_of_folder(folder: Path, part: str, errors: Errors) -> ExampleReader | None:
-    found = sorted({path for pattern in FOLDER_PATTERNS[part] for path in folder.glob(pattern)})
-    files = [file for path in found for file in _files_below(path)]
-    files = _without_twins(files)
+    paths = sorted({path for pattern in FOLDER_PATTERNS[part] for path in folder.glob(pattern)})
+    files = [file for path in paths for file in _files_below(path)]
+    files = _deduplicate(files)
     if not files:
         return None
     suffixes = sorted({_suffix(file) for file in files})
@@ -243,8 +247,11 @@ def _part_of_folder(folder: Path, part: str, errors: Errors) -> ExampleReader | 
             f"the {part} files in {folder} are of several kinds ({', '.join(suffixes)}); keep one "
             "kind, or for translations write parallel:SOURCE-TARGET:FOLDER."
         )
-    readers = tuple(reader_for(file, errors) for file in files)
-    return readers[0] if len(readers) == 1 else ChainedReaders(readers)
+    return _chain([reader_for(file, errors) for file in files])
+
+
+def _chain(readers: Sequence[ExampleReader]) -> ExampleReader:
+    return readers[0] if len(readers) == 1 else ChainedReaders(tuple(readers))
 
 
 def _files_below(path: Path) -> list[Path]:
@@ -289,13 +296,11 @@ def _open_parallel(rest: str, errors: Errors, seed: int) -> Corpus:
                 f"{len(sides[0])} and {len(sides[1])}."
             )
         if all(sides):
-            readers = tuple(
-                ParallelFiles(source=one, target=other, errors=errors)
-                for one, other in zip(*sides, strict=True)
-            )
-            splits[part] = Split(
-                readers[0] if len(readers) == 1 else ChainedReaders(readers), name=part
-            )
+            readers = [
+                ParallelFiles(source=source_file, target=target_file, errors=errors)
+                for source_file, target_file in zip(*sides, strict=True)
+            ]
+            splits[part] = Split(_chain(readers), name=part)
     if "train" not in splits:
         raise UserError(f"expected train*.{source} and train*.{target} in the folder {folder}.")
     return Corpus(
@@ -327,9 +332,9 @@ def _open_two_files(rest: str, errors: Errors, seed: int) -> Corpus:
 
 def _side_of_folder(folder: Path, part: str, language: str) -> list[Path]:
     patterns = [f"{stem}.{language}{end}" for stem in FOLDER_PATTERNS[part] for end in ("", ".gz")]
-    return _without_twins(sorted({path for pattern in patterns for path in folder.glob(pattern)}))
+    return _deduplicate(sorted({path for pattern in patterns for path in folder.glob(pattern)}))
 
 
-def _without_twins(files: list[Path]) -> list[Path]:
+def _deduplicate(files: list[Path]) -> list[Path]:
     """Drop the second of a file's packed and unpacked copies."""
     return [file for file in files if file.suffix != ".gz" or file.with_suffix("") not in files]

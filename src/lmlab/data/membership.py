@@ -1,7 +1,7 @@
 """Membership tests (hash sets) for the texts or n-grams of a corpus, a few bytes per entry.
 
     known = TextSet(tokens, offsets)
-    known(batch_tokens, lengths, places)
+    known(batch_tokens, lengths, positions)
 
 A text has a 64-bit Zobrist hash (Zobrist 1970): the sum, modulo 2^64, of one random number per
 (position, token). Hashes are stored by quotienting (Cleary 1984, Compact Hash Tables Using
@@ -36,10 +36,9 @@ class MembershipTest(Protocol):
     """Tests whether edited texts occur in a corpus."""
 
     def __call__(
-        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """(B,) for texts (B, T) of the given lengths, each edited at one position (B,)."""
-        ...
 
 
 class HashSet:
@@ -52,12 +51,12 @@ class HashSet:
 
     def __init__(self, hashes: Hashes, *, bits: int = 32) -> None:
         assert bits in (16, 32), "remainders are kept as uint16 or uint32"
-        kept = sorted_unique(hashes)
+        unique = sorted_unique(hashes)
         self._low = np.uint64(2**bits - 1)
-        self._bucket_bits = max(0, (len(kept) // PER_BUCKET).bit_length() - 1)
+        self._bucket_bits = max(0, (len(unique) // PER_BUCKET).bit_length() - 1)
         self._shift = np.uint64(64 - self._bucket_bits - bits)
-        self._remainders = self._remainder(kept).astype(np.uint16 if bits == 16 else np.uint32)
-        sizes = np.bincount(self._bucket(kept), minlength=1 << self._bucket_bits)
+        self._remainders = self._remainder(unique).astype(np.uint16 if bits == 16 else np.uint32)
+        sizes = np.bincount(self._bucket(unique), minlength=1 << self._bucket_bits)
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint32)
         self._fullest = int(sizes.max(initial=0))
 
@@ -71,15 +70,15 @@ class HashSet:
 
     def contains(self, hashes: Hashes) -> NDArray[np.bool_]:
         """(N,) whether each hash is in the set."""
-        found = np.zeros(len(hashes), dtype=bool)
+        present = np.zeros(len(hashes), dtype=bool)
         if not len(self):
-            return found
-        buckets, wanted = self._bucket(hashes), self._remainder(hashes)
+            return present
+        buckets, remainders = self._bucket(hashes), self._remainder(hashes)
         first, end = self._starts[buckets].astype(np.int64), self._starts[buckets + 1]
         for step in range(self._fullest):
-            here = first + step
-            found |= (here < end) & (self._remainders.take(here, mode="clip") == wanted)
-        return found
+            slot = first + step
+            present |= (slot < end) & (self._remainders.take(slot, mode="clip") == remainders)
+        return present
 
     def _bucket(self, hashes: Hashes) -> NDArray[np.int64]:
         if not self._bucket_bits:
@@ -99,11 +98,11 @@ class TextSet:
         self.hashes = HashSet(text_hashes(tokens, offsets), bits=bits)
 
     def __call__(
-        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        place = np.arange(tokens.shape[1])
-        each = np.where(place < lengths[:, None], position_hashes(tokens, place), np.uint64(0))
-        return self.hashes.contains(splitmix64(each.sum(1, dtype=np.uint64)))
+        index = np.arange(tokens.shape[1])
+        hashes = np.where(index < lengths[:, None], position_hashes(tokens, index), np.uint64(0))
+        return self.hashes.contains(splitmix64(hashes.sum(1, dtype=np.uint64)))
 
 
 class NgramSet:
@@ -120,17 +119,17 @@ class NgramSet:
         self.hashes = HashSet(np.concatenate([np.zeros(0, np.uint64), *parts]), bits=bits)
 
     def __call__(
-        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
+        self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         if tokens.shape[1] < self.size:
             return np.zeros(len(tokens), dtype=bool)
         windows = np.lib.stride_tricks.sliding_window_view(tokens, self.size, axis=1)
         sums = position_hashes(windows, np.arange(self.size)).sum(-1, dtype=np.uint64)
-        seen = self.hashes.contains(splitmix64(sums).ravel()).reshape(sums.shape)
+        known = self.hashes.contains(splitmix64(sums).ravel()).reshape(sums.shape)
         first = np.arange(sums.shape[1])
         inside = first + self.size <= lengths[:, None]
-        covers = inside & (first <= places[:, None]) & (places[:, None] < first + self.size)
-        return np.asarray(covers.any(1) & (seen | ~covers).all(1))
+        covers = inside & (first <= positions[:, None]) & (positions[:, None] < first + self.size)
+        return np.asarray(covers.any(1) & (known | ~covers).all(1))
 
 
 def text_hashes(tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> Hashes:
@@ -139,9 +138,9 @@ def text_hashes(tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> Hash
     for first in range(int(offsets[0]), int(offsets[-1]), TOKENS_AT_ONCE):
         flat = np.arange(first, min(first + TOKENS_AT_ONCE, int(offsets[-1])))
         texts = np.searchsorted(offsets, flat, side="right") - 1
-        each = position_hashes(tokens[first : first + len(flat)], flat - offsets[texts])
-        begins = np.flatnonzero(np.diff(texts, prepend=-1))
-        sums[texts[begins]] += np.add.reduceat(each, begins)
+        hashes = position_hashes(tokens[first : first + len(flat)], flat - offsets[texts])
+        starts = np.flatnonzero(np.diff(texts, prepend=-1))
+        sums[texts[starts]] += np.add.reduceat(hashes, starts)
     return splitmix64(sums)
 
 
@@ -151,20 +150,20 @@ def ngram_hashes(
     """Hashes of all n-grams of `size` tokens within texts, in chunks."""
     last = int(offsets[-1]) - size + 1
     for first in range(int(offsets[0]), last, TOKENS_AT_ONCE):
-        begins = np.arange(first, min(first + TOKENS_AT_ONCE, last))
-        ends = offsets[np.searchsorted(offsets, begins, side="right")]
-        sums = np.zeros(len(begins), dtype=np.uint64)
-        for place in range(size):
-            here = tokens[first + place : first + place + len(begins)]
-            sums += position_hashes(here, np.array([place]))
-        yield splitmix64(sums)[begins + size <= ends]
+        starts = np.arange(first, min(first + TOKENS_AT_ONCE, last))
+        ends = offsets[np.searchsorted(offsets, starts, side="right")]
+        sums = np.zeros(len(starts), dtype=np.uint64)
+        for offset in range(size):
+            column = tokens[first + offset : first + offset + len(starts)]
+            sums += position_hashes(column, np.array([offset]))
+        yield splitmix64(sums)[starts + size <= ends]
 
 
-def position_hashes(tokens: NDArray[np.generic], places: NDArray[np.int64]) -> Hashes:
+def position_hashes(tokens: NDArray[np.generic], positions: NDArray[np.int64]) -> Hashes:
     """A random number for each (token, position) pair; shapes broadcast."""
     ids = tokens.astype(np.uint64) + np.uint64(1)
     return splitmix64(
-        splitmix64(ids * POSITION_KEY) + (places.astype(np.uint64) + np.uint64(1)) * POSITION_KEY
+        splitmix64(ids * POSITION_KEY) + (positions.astype(np.uint64) + np.uint64(1)) * POSITION_KEY
     )
 
 

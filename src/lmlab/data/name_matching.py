@@ -13,8 +13,8 @@ def find_entity_name(text: str, name: str) -> tuple[int, int] | None:
 
     Case-insensitive; never inside a longer word.
     """
-    found = _pattern(name).search(text)
-    return None if found is None else found.span()
+    match = _pattern(name).search(text)
+    return None if match is None else match.span()
 
 
 def sentence_around(text: str, low: int, high: int) -> str:

@@ -1,4 +1,4 @@
-"""File readers: parse a file of some format into a stream of examples.
+"""Corpus file readers: plain text, JSON lines, FASTA, parallel files, TSV; streams of examples.
 
 A reader is a small frozen record of a file's path and format. Nothing is read until `read` is
 called; each call is a new pass in constant memory.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from lmlab.core.errors import UserError
 from lmlab.core.limits import limit, limit_exceeded_error
@@ -56,46 +56,48 @@ class ExampleReader(Protocol):
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         """A new pass over the examples, with its counts added to `report`."""
-        ...
 
     def identity(self) -> str:
         """A string that changes when the examples change."""
-        ...
 
     def files(self) -> Sequence[Path]:
         """The files it reads; empty for generated texts."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainText:
-    """One sentence per line; for contiguous text the `Layout` joins the lines again."""
+class FileReader:
+    """Base class of the readers of a single file."""
 
+    format: ClassVar[str]
     path: Path
     errors: Errors = "strict"
+
+    def identity(self) -> str:
+        return f"{self.format}:{file_hash(self.path)}:{self.errors}"
+
+    def files(self) -> Sequence[Path]:
+        return (self.path,)
+
+
+class PlainText(FileReader):
+    """One sentence per line; for contiguous text the `Layout` joins the lines again."""
+
+    format = "text"
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         for number, text in numbered_lines(self.path, report, self.errors):
             if text:
                 yield Example(text, line=number)
 
-    def identity(self) -> str:
-        return f"text:{file_hash(self.path)}:{self.errors}"
 
-    def files(self) -> Sequence[Path]:
-        return (self.path,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class JsonLines:
+class JsonLines(FileReader):
     """One JSON object per line: `text` or `sentence`, or the two sides of a pair.
 
     The sides are `source` and `target`; an object with both is read as a pair, whatever else it
     holds. A text may have `mentions` of entities, a list of [start, end, entity] by characters.
     """
 
-    path: Path
-    errors: Errors = "strict"
+    format = "jsonl"
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         for number, line in numbered_lines(self.path, report, self.errors):
@@ -112,19 +114,13 @@ class JsonLines:
     def _example(self, line: str, number: int, report: ReadingReport) -> Example | None:
         try:
             example = _json_example(line)
-            place = f"{self.path}, line {number}" if example.mentions else None
-            return replace(example, location=place, line=number)
+            location = f"{self.path}, line {number}" if example.mentions else None
+            return replace(example, location=location, line=number)
         except ValueError as error:
             if self.errors == "strict":
                 raise UserError(f"{self.path}, line {number}: {error}.") from None
             report.bad_rows += 1
             return None
-
-    def identity(self) -> str:
-        return f"jsonl:{file_hash(self.path)}:{self.errors}"
-
-    def files(self) -> Sequence[Path]:
-        return (self.path,)
 
 
 def _json_example(line: str) -> Example:
@@ -159,18 +155,18 @@ def _json_mentions(row: dict[str, object], key: str) -> tuple[Mention, ...]:
     listed, text = row.get("mentions", []), str(row[key])
     if not isinstance(listed, list):
         raise ValueError(f"expected a list in 'mentions', got {type(listed).__name__}")
-    before, found, cut = 0, [], len(text) - len(text.lstrip())
-    for each in listed:
-        match each:
-            case [int(start), int(end), str(entity)] if before <= start < end <= len(text):
-                found.append(Mention(max(0, start - cut), end - cut, entity))
-                before = end
+    last_end, mentions, cut = 0, [], len(text) - len(text.lstrip())
+    for item in listed:
+        match item:
+            case [int(start), int(end), str(entity)] if last_end <= start < end <= len(text):
+                mentions.append(Mention(max(0, start - cut), end - cut, entity))
+                last_end = end
             case _:
                 raise ValueError(
                     "expected mentions as [start, end, entity] inside the text, from left to "
-                    f"right without overlap, got {each!r}"
+                    f"right without overlap, got {item!r}"
                 )
-    return tuple(found)
+    return tuple(mentions)
 
 
 def _json_text(row: dict[str, object], key: str) -> str:
@@ -184,22 +180,20 @@ def _json_text(row: dict[str, object], key: str) -> str:
     return value.strip()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fasta:
+class Fasta(FileReader):
     """FASTA: named sequences of letters, a line `>name …` followed by lines of letters."""
 
-    path: Path
-    errors: Errors = "strict"
+    format = "fasta"
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         name: str | None = None
-        begun = letters = 0
+        first_line = letters = 0
         pieces: list[str] = []
         for number, line in numbered_lines(self.path, report, self.errors):
             if line.startswith(">"):
                 if name is not None:
-                    yield from _fasta_example(name, pieces, begun, report)
-                name, pieces, begun, letters = line[1:].strip(), [], number, 0
+                    yield from _fasta_example(name, pieces, first_line, report)
+                name, pieces, first_line, letters = line[1:].strip(), [], number, 0
             elif line and not line.startswith(";"):
                 if name is None:
                     raise UserError(
@@ -209,16 +203,10 @@ class Fasta:
                 pieces.append("".join(line.split()))
                 letters += len(pieces[-1])
                 if letters > limit("line"):
-                    place = f"{self.path}, line {begun}: the letters of a sequence"
-                    raise limit_exceeded_error("line", f"{place} must be")
+                    subject = f"{self.path}, line {first_line}: the letters of a sequence"
+                    raise limit_exceeded_error("line", f"{subject} must be")
         if name is not None:
-            yield from _fasta_example(name, pieces, begun, report)
-
-    def identity(self) -> str:
-        return f"fasta:{file_hash(self.path)}:{self.errors}"
-
-    def files(self) -> Sequence[Path]:
-        return (self.path,)
+            yield from _fasta_example(name, pieces, first_line, report)
 
 
 def _fasta_example(
@@ -277,16 +265,14 @@ class ParallelFiles:
         return (self.source, self.target)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TabSeparated:
+class TabSeparated(FileReader):
     """Parallel corpus in two columns: source, tab, target."""
 
-    path: Path
-    errors: Errors = "strict"
+    format = "tsv"
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         # Leading and trailing tabs are kept: they mark an empty side.
-        for number, line in numbered_lines(self.path, report, self.errors, around=" \r\n"):
+        for number, line in numbered_lines(self.path, report, self.errors, strip=" \r\n"):
             columns = [column.strip() for column in line.strip().split("\t")]
             if not any(columns):
                 continue
@@ -301,12 +287,6 @@ class TabSeparated:
                 )
             else:
                 report.bad_rows += 1
-
-    def identity(self) -> str:
-        return f"tsv:{file_hash(self.path)}:{self.errors}"
-
-    def files(self) -> Sequence[Path]:
-        return (self.path,)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Train/validation/test splits of a single reader."""
+"""Train/validation/test splits of one reader: by block hash, every fifth, by position, shuffled."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def split_by_block(reader: ExampleReader, part: str, seed: int) -> SelectedExamp
 
 def split_of_index(index: int, seed: int) -> str:
     """The split (train, validation or test) of an example index under `split_by_block`."""
-    block, place = divmod(index, SPLIT_BLOCK)
-    validation, test = _held_out_places(block, seed)
-    return {validation: "validation", test: "test"}.get(place, "train")
+    block, position = divmod(index, SPLIT_BLOCK)
+    validation, test = _held_out_positions(block, seed)
+    return {validation: "validation", test: "test"}.get(position, "train")
 
 
-def _held_out_places(block: int, seed: int) -> tuple[int, int]:
+def _held_out_positions(block: int, seed: int) -> tuple[int, int]:
     digest = hashlib.blake2b(f"{seed}:{block}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little")
     validation = number % SPLIT_BLOCK

@@ -1,4 +1,4 @@
-"""Tokeniser training: word-level, character, byte-level BPE and WordPiece."""
+"""Tokenizer training: word-level, character, byte-level BPE and WordPiece."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ CJK_PATTERN = r"[\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """A tokeniser kind: how it is assembled and trained."""
+    """A tokenizer kind: how it is assembled and trained."""
 
     assemble: Callable[[Any], HfTokenizer]
-    """From a vocabulary (or a trained model) to the tokeniser."""
+    """From a vocabulary (or a trained model) to the tokenizer."""
     train: Callable[[Iterable[str], int, int | None], HfTokenizer]
-    """From texts, minimum count and vocabulary size to the tokeniser."""
+    """From texts, minimum count and vocabulary size to the tokenizer."""
 
 
 def train_kind(kind: str, texts: Iterable[str], *, min_count: int, size: int | None) -> HfTokenizer:
-    """Train a tokeniser of that kind, in one pass over the texts."""
+    """Train a tokenizer of that kind, in one pass over the texts."""
     if kind not in TRAINERS:
-        raise unknown_name_or_path("tokeniser", kind, [*TRAINERS, "a tokenizer.json"])
+        raise unknown_name_or_path("tokenizer", kind, [*TRAINERS, "a tokenizer.json"])
     if min_count < 1:
         raise UserError(f"min_count must be 1 or more, got {min_count}; try 1.")
     if size is not None and size <= len(SPECIAL_TOKENS):
@@ -55,7 +55,7 @@ def train_kind(kind: str, texts: Iterable[str], *, min_count: int, size: int | N
 
 
 def without_vocabulary(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a tokeniser without its learned vocabulary, for comparison."""
+    """The settings of a tokenizer without its learned vocabulary, for comparison."""
     bare = copy.copy(settings)
     bare["model"] = {key: value for key, value in settings["model"].items() if key != "vocab"}
     bare["added_tokens"] = [
@@ -66,7 +66,7 @@ def without_vocabulary(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def word_level_tokenizer(vocabulary: dict[str, int]) -> HfTokenizer:
-    """Word-level tokeniser: splits on white space; spelled-out special tokens become <unk>."""
+    """Word-level tokenizer: splits on white space; spelled-out special tokens become <unk>."""
     inner = HfTokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     # Rust does not count the separators 1c to 1f as white space, Python does.
     inner.normalizer = normalizers.Sequence(
@@ -84,10 +84,10 @@ def _train_words(texts: Iterable[str], min_count: int, size: int | None) -> HfTo
     for text in texts:
         counts.update(text.split())
         check_limit("words", len(counts), called="the number of different words")
-    return word_level_tokenizer(_by_count(counts, min_count, size, "word"))
+    return word_level_tokenizer(_rank_by_count(counts, min_count, size, "word"))
 
 
-def _characters(vocabulary: dict[str, int]) -> HfTokenizer:
+def _character_tokenizer(vocabulary: dict[str, int]) -> HfTokenizer:
     # BPE without merges: one token per character, and much faster than splitting into words first.
     inner = HfTokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
     inner.decoder = decoders.Fuse()
@@ -99,27 +99,29 @@ def _train_characters(texts: Iterable[str], min_count: int, size: int | None) ->
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text.replace(UNKNOWN, ""))
-    return _characters(_by_count(counts, min_count, size, "character"))
+    return _character_tokenizer(_rank_by_count(counts, min_count, size, "character"))
 
 
-def _by_count(counts: Counter[str], min_count: int, size: int | None, what: str) -> dict[str, int]:
+def _rank_by_count(
+    counts: Counter[str], min_count: int, size: int | None, unit: str
+) -> dict[str, int]:
     """Vocabulary: special tokens first, then tokens by falling count, ties by code point."""
-    enough = [
+    frequent = [
         token for token in counts if counts[token] >= min_count and token not in SPECIAL_TOKENS
     ]
-    if not enough:
+    if not frequent:
         raise UserError(
-            f"no {what} occurs at least {min_count:,} times, so the vocabulary is empty; lower "
+            f"no {unit} occurs at least {min_count:,} times, so the vocabulary is empty; lower "
             "min_count or give more text."
         )
-    enough.sort(key=lambda token: (-counts[token], token))
+    frequent.sort(key=lambda token: (-counts[token], token))
     if size is None:
-        check_limit("vocabulary", len(enough), called=f"the number of different {what}s")
-    room = None if size is None else size - len(SPECIAL_TOKENS)
-    return {token: number for number, token in enumerate([*SPECIAL_TOKENS, *enough[:room]])}
+        check_limit("vocabulary", len(frequent), called=f"the number of different {unit}s")
+    max_tokens = None if size is None else size - len(SPECIAL_TOKENS)
+    return {token: number for number, token in enumerate([*SPECIAL_TOKENS, *frequent[:max_tokens]])}
 
 
-def _byte_pairs(model: models.BPE) -> HfTokenizer:
+def _bpe_tokenizer(model: models.BPE) -> HfTokenizer:
     # Byte-level BPE (Radford et al. 2019): lossless, and nothing is unknown. Letters never merge
     # with punctuation, so no merge can spell a special token.
     inner = HfTokenizer(model)
@@ -131,10 +133,10 @@ def _byte_pairs(model: models.BPE) -> HfTokenizer:
 
 def _train_byte_pairs(texts: Iterable[str], min_count: int, size: int | None) -> HfTokenizer:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    least = len(SPECIAL_TOKENS) + len(alphabet)
-    if size is not None and size < least:
+    min_size = len(SPECIAL_TOKENS) + len(alphabet)
+    if size is not None and size < min_size:
         raise UserError(
-            f"vocabulary_size must be at least {least} for BPE (special tokens and bytes), got "
+            f"vocabulary_size must be at least {min_size} for BPE (special tokens and bytes), got "
             f"{size}."
         )
     trainer = BpeTrainer(
@@ -144,12 +146,12 @@ def _train_byte_pairs(texts: Iterable[str], min_count: int, size: int | None) ->
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    draft = _byte_pairs(models.BPE())
+    draft = _bpe_tokenizer(models.BPE())
     draft.train_from_iterator(_chunks(texts), trainer=trainer)
-    return _byte_pairs(draft.model)
+    return _bpe_tokenizer(draft.model)
 
 
-def _word_pieces(model: models.WordPiece) -> HfTokenizer:
+def _wordpiece_tokenizer(model: models.WordPiece) -> HfTokenizer:
     # Split at white space only, so that decoding restores the text; each CJK character is a word,
     # as in BERT, because such sentences have no spaces.
     inner = HfTokenizer(model)
@@ -167,28 +169,28 @@ def _word_pieces(model: models.WordPiece) -> HfTokenizer:
 
 def _train_word_pieces(texts: Iterable[str], min_count: int, size: int | None) -> HfTokenizer:
     size = size or SUBWORD_SIZE
-    draft = _word_pieces(models.WordPiece(unk_token=UNKNOWN))
-    words = _count_pieces(draft, texts)
+    draft = _wordpiece_tokenizer(models.WordPiece(unk_token=UNKNOWN))
+    words = _count_pretokens(draft, texts)
     characters: Counter[str] = Counter()
     for word, count in words.items():
         characters.update(dict.fromkeys(word, count))
     ranked = sorted(characters, key=lambda c: (-characters[c], c))
-    kept = ranked[: max(1, (size - len(SPECIAL_TOKENS)) // 2)]
+    alphabet = ranked[: max(1, (size - len(SPECIAL_TOKENS)) // 2)]
     # The library numbers its initial alphabet in hash-table order, which differs from run to run,
     # and breaks ties by number. Passing it as special tokens fixes the order and so the result.
     trainer = WordPieceTrainer(
         vocab_size=size,
         min_frequency=max(2, min_count),
-        special_tokens=[*SPECIAL_TOKENS, *kept, *_continued(words, frozenset(kept))],
+        special_tokens=[*SPECIAL_TOKENS, *alphabet, *_continuations(words, frozenset(alphabet))],
         show_progress=False,
     )
-    spelled = {word: count for word, count in words.items() if set(word) <= set(kept)}
-    draft.train_from_iterator(_repeated(spelled), trainer=trainer)
-    return _word_pieces(draft.model)
+    spellable = {word: count for word, count in words.items() if set(word) <= set(alphabet)}
+    draft.train_from_iterator(_repeat_by_count(spellable), trainer=trainer)
+    return _wordpiece_tokenizer(draft.model)
 
 
-def _count_pieces(draft: HfTokenizer, texts: Iterable[str]) -> dict[str, int]:
-    """Word counts, with words as the tokeniser's pre-tokeniser splits them."""
+def _count_pretokens(draft: HfTokenizer, texts: Iterable[str]) -> dict[str, int]:
+    """Word counts, with words as the tokenizer's pre-tokenizer splits them."""
     spaced: Counter[str] = Counter()
     for text in texts:
         spaced.update(text.replace(UNKNOWN, " ").split())
@@ -200,17 +202,17 @@ def _count_pieces(draft: HfTokenizer, texts: Iterable[str]) -> dict[str, int]:
     return words
 
 
-def _continued(words: Iterable[str], kept: frozenset[str]) -> list[str]:
+def _continuations(words: Iterable[str], alphabet: frozenset[str]) -> list[str]:
     """The characters that occur inside words, with WordPiece's continuation prefix."""
     inside = {character for word in words for character in word[1:]}
-    return [f"##{character}" for character in sorted(inside & kept)]
+    return [f"##{character}" for character in sorted(inside & alphabet)]
 
 
-def _repeated(counts: dict[str, int], most: int = 1000) -> Iterator[list[str]]:
+def _repeat_by_count(counts: dict[str, int], chunk_size: int = 1000) -> Iterator[list[str]]:
     """Repeat each word as often as it was counted."""
     for word, count in counts.items():
-        for low in range(0, count, most):
-            yield [word] * min(most, count - low)
+        for low in range(0, count, chunk_size):
+            yield [word] * min(chunk_size, count - low)
 
 
 def _chunks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
@@ -222,7 +224,7 @@ def _chunks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
 
 TRAINERS: dict[str, TokenizerKind] = {
     "word": TokenizerKind(word_level_tokenizer, _train_words),
-    "char": TokenizerKind(_characters, _train_characters),
-    "bpe": TokenizerKind(_byte_pairs, _train_byte_pairs),
-    "wordpiece": TokenizerKind(_word_pieces, _train_word_pieces),
+    "char": TokenizerKind(_character_tokenizer, _train_characters),
+    "bpe": TokenizerKind(_bpe_tokenizer, _train_byte_pairs),
+    "wordpiece": TokenizerKind(_wordpiece_tokenizer, _train_word_pieces),
 }

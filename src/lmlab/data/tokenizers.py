@@ -1,9 +1,10 @@
-"""Tokenisers: word-level, character, BPE and WordPiece, based on the `tokenizers` library.
+"""Tokenizers: word-level, character, BPE and WordPiece, based on the `tokenizers` library.
 
 All are saved as `tokenizer.json`, which Hugging Face's libraries load with the same ids. Ours have
 the special tokens <pad> <unk> <s> </s> <mask> with ids 0 to 4. A literal "<unk>" in a text (as in
 PTB) is the unknown token; the other special tokens cannot be spelled in a text: the word "<s>" is
-unknown, and the other kinds see its characters.
+unknown, and the other kinds see its characters. The ids of a third-party tokenizer.json are checked
+first: the library lists every id up to the largest, so a damaged one would fill the memory.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ def check_tokenizer_json(document: Any) -> None:
     """Raise a ValueError if the ids of a tokenizer.json are implausible for its tokens."""
     if not isinstance(document, dict):
         raise ValueError(f"expected an object, got {type(document).__name__}")
-    check_ids([*_ids_of_model(document.get("model")), *_added(document.get("added_tokens"))])
+    check_ids([*_model_ids(document.get("model")), *_added_ids(document.get("added_tokens"))])
 
 
 def check_ids(ids: Iterable[Any]) -> None:
     """Raise a ValueError if an id is not an integer or far beyond the number of tokens."""
     listed = list(ids)
-    most = 2 * len(listed) + SPARE
-    for each in listed:
-        if type(each) is not int or not 0 <= each < most:
-            raise ValueError(f"{str(each)[:40]} can't be the id of one of {len(listed):,} tokens")
+    id_limit = 2 * len(listed) + SPARE
+    for id in listed:
+        if type(id) is not int or not 0 <= id < id_limit:
+            raise ValueError(f"{str(id)[:40]} can't be the id of one of {len(listed):,} tokens")
 
 
-def _ids_of_model(model: Any) -> Iterator[Any]:
+def _model_ids(model: Any) -> Iterator[Any]:
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
         yield from vocabulary.values()
@@ -55,14 +56,12 @@ def _ids_of_model(model: Any) -> Iterator[Any]:
         yield from range(len(vocabulary))
 
 
-def _added(tokens: Any) -> Iterator[Any]:
+def _added_ids(tokens: Any) -> Iterator[Any]:
     if isinstance(tokens, list):
-        yield from (each["id"] for each in tokens if isinstance(each, dict) and "id" in each)
+        yield from (token["id"] for token in tokens if isinstance(token, dict) and "id" in token)
 
 
 CJK_CHARACTER = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-
-
 SPECIAL_TOKEN_NAMES: dict[str, tuple[str, ...]] = {
     "pad": (PAD, "[PAD]", "<|pad|>", "<|padding|>"),
     "unknown": (UNKNOWN, "[UNK]"),
@@ -70,11 +69,11 @@ SPECIAL_TOKEN_NAMES: dict[str, tuple[str, ...]] = {
     "end": (END, "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>"),
     "mask": (MASK, "[MASK]"),
 }
-"""Spellings of each special token in third-party tokenisers, in order of preference."""
+"""Spellings of each special token in third-party tokenizers, in order of preference."""
 
 
 class Tokenizer:
-    """Tokeniser: text to ids and back, wrapping a `tokenizers.Tokenizer`."""
+    """Tokenizer: text to ids and back, wrapping a `tokenizers.Tokenizer`."""
 
     def __init__(self, inner: hf.Tokenizer) -> None:
         # A copy, so that the caller's object keeps its padding and truncation.
@@ -99,7 +98,7 @@ class Tokenizer:
             return [self._look_up(text) for text in texts]
         for text in texts:
             check_text(text)
-        with _telling_failures():
+        with _library_errors():
             encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
@@ -111,29 +110,29 @@ class Tokenizer:
         if self._lookup is not None:
             return self._look_up(text), _spans(text, self.kind)
         check_text(text)
-        with _telling_failures():
+        with _library_errors():
             encoding = self._inner.encode(text, add_special_tokens=False)
         return encoding.ids, [_stripped(text, low, high) for low, high in encoding.offsets]
 
     def words(self, text: str) -> list[int]:
         """Word index, from 0, of each token of a text.
 
-        Words are what the pre-tokeniser splits a text into (at white space and punctuation, say);
-        for our character tokeniser, runs between white space, each white space and each CJK
+        Words are what the pre-tokenizer splits a text into (at white space and punctuation, say);
+        for our character tokenizer, runs between white space, each white space and each CJK
         character.
         """
         if self.kind == "word" and self._lookup is not None:
             return list(range(len(text.split())))
         if self._lookup is not None:
             tokens = [text[low:high] for low, high in _spans(text, self.kind)]
-            alone = [token.isspace() or bool(CJK_CHARACTER.match(token)) for token in tokens]
-            begins = [here or before for before, here in itertools.pairwise([True, *alone])]
-            return [count - 1 for count in itertools.accumulate(begins)]
+            separate = [token.isspace() or bool(CJK_CHARACTER.match(token)) for token in tokens]
+            starts = [this or last for last, this in itertools.pairwise([True, *separate])]
+            return [count - 1 for count in itertools.accumulate(starts)]
         check_text(text)
         # A token outside any word (a special token) gets a unique negative index.
-        with _telling_failures():
-            found = self._inner.encode(text, add_special_tokens=False).word_ids
-        return [-1 - place if word is None else word for place, word in enumerate(found)]
+        with _library_errors():
+            word_ids = self._inner.encode(text, add_special_tokens=False).word_ids
+        return [-1 - position if word is None else word for position, word in enumerate(word_ids)]
 
     def characters_of(self, text: str, count: int) -> int:
         """Number of characters covered by the first `count` tokens of a text."""
@@ -147,34 +146,34 @@ class Tokenizer:
 
         Special tokens are dropped except <unk>, which is an outcome like the others.
         """
-        kept = [i for i in map(int, ids) if i not in self._dropped]
+        content = [i for i in map(int, ids) if i not in self._dropped]
         if self.kind in ("word", "char"):
-            tokens = [self.token(i) for i in kept]
+            tokens = [self.token(i) for i in content]
             return (" " if self.kind == "word" else "").join(tokens)
-        text = self._inner.decode(kept, skip_special_tokens=False)
+        text = self._inner.decode(content, skip_special_tokens=False)
         # The unknown token of byte-level BPE swallows the preceding space; restore it.
         return text.replace(UNKNOWN, f" {UNKNOWN}").strip() if self.kind == "bpe" else text
 
     def token(self, id: int) -> str:
         """The token string of an id; <pad> for an id without one."""
-        found: str | None = self._inner.id_to_token(int(id))
-        return PAD if found is None else found
+        token: str | None = self._inner.id_to_token(int(id))
+        return PAD if token is None else token
 
     @property
     def symbols(self) -> frozenset[int]:
         """Ids of the special tokens; <unk>, which stands for a word, is not among them."""
-        named = {each["id"] for each in self._settings["added_tokens"] if each["special"]}
-        known = {id for id in named | self._dropped if id is not None}
+        special = {token["id"] for token in self._settings["added_tokens"] if token["special"]}
+        known = {id for id in special | self._dropped if id is not None}
         # If the end token doubles as the unknown token (GPT-2), it is a special token.
         return frozenset(known - ({self.vocabulary.unknown} - {self.vocabulary.end}))
 
     def id(self, token: str) -> int | None:
         """The id of a token string, or None."""
-        found: int | None = self._inner.token_to_id(token)
-        return found
+        token_id: int | None = self._inner.token_to_id(token)
+        return token_id
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> Tokenizer:
-        """The same tokeniser with other special tokens."""
+        """The same tokenizer with other special tokens."""
         other = copy(self)
         other.vocabulary = vocabulary
         other._dropped = {*vocabulary.unpredictable, vocabulary.end}
@@ -190,21 +189,21 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
-        """Load a tokeniser from any `tokenizer.json`, ours or Hugging Face's.
+        """Load a tokenizer from any `tokenizer.json`, ours or Hugging Face's.
 
-        Special tokens of third-party tokenisers are identified by their usual names. If one token
+        Special tokens of third-party tokenizers are identified by their usual names. If one token
         is both start and end (GPT-2), it is the end token and also precedes a text; without a
         padding token, an id beyond the vocabulary is used.
         """
         if not Path(path).exists():
-            raise UserError(f"there is no file {path} with a tokeniser; check the path.")
+            raise UserError(f"there is no file {path} with a tokenizer; check the path.")
         try:
             text = Path(path).read_text(encoding="utf-8")
             check_tokenizer_json(parse_json(text))
             inner = hf.Tokenizer.from_str(text)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot read the tokeniser {path}: {reason}.") from error
+            raise UserError(f"cannot read the tokenizer {path}: {reason}.") from error
         except BaseException as error:  # the library raises bare Exceptions and Rust panics
             if not _is_failure(error):
                 raise
@@ -221,14 +220,14 @@ class Tokenizer:
         return hashlib.blake2b(self._inner.to_str().encode(), digest_size=16).hexdigest()
 
     def _make_lookup(self) -> dict[str, int] | None:
-        """Dictionary lookup for our word and character tokenisers: five times as fast.
+        """Dictionary lookup for our word and character tokenizers: five times as fast.
 
-        None unless the settings equal those of our own tokenisers, for which the results agree.
+        None unless the settings equal those of our own tokenizers, for which the results agree.
         """
         if self.kind not in ("word", "char"):
             return None
-        ours = json.loads(TRAINERS[self.kind].assemble({UNKNOWN: 0}).to_str())
-        if without_vocabulary(ours) != without_vocabulary(self._settings):
+        reference = json.loads(TRAINERS[self.kind].assemble({UNKNOWN: 0}).to_str())
+        if without_vocabulary(reference) != without_vocabulary(self._settings):
             return None
         if UNKNOWN not in self._settings["model"]["vocab"]:
             return None
@@ -255,7 +254,7 @@ class Tokenizer:
 def train_tokenizer(
     kind: str, texts: Iterable[str], *, min_count: int = 1, size: int | None = None
 ) -> Tokenizer:
-    """Train a tokeniser of a kind (word, char, bpe, wordpiece) on texts.
+    """Train a tokenizer of a kind (word, char, bpe, wordpiece) on texts.
 
     `min_count`: rarer words or characters (for BPE and WordPiece, pairs) get no token of their own.
     `size`: maximum vocabulary size, special tokens included; 8,000 by default for BPE and
@@ -272,7 +271,7 @@ def tokenizer_for(
     size: int | None = None,
     source: bool | None = None,
 ) -> Tokenizer:
-    """Train a corpus's default tokeniser, or another kind, on the splits it names.
+    """Train a corpus's default tokenizer, or another kind, on the splits it names.
 
     `source`: for pairs, train on the sources only or the targets only; on both if None.
     """
@@ -290,8 +289,8 @@ def _is_failure(error: BaseException) -> bool:
 
 
 @contextmanager
-def _telling_failures() -> Iterator[None]:
-    """Turn library errors into a UserError: a damaged tokeniser fails only when used."""
+def _library_errors() -> Iterator[None]:
+    """Turn library errors into a UserError: a damaged tokenizer fails only when used."""
     try:
         yield
     except BaseException as error:
@@ -318,13 +317,13 @@ def _kind(settings: dict[str, Any]) -> str:
     model: dict[str, Any] = settings["model"]
     kinds = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
     if model["type"] == "BPE":
-        # Our character tokeniser has no merges and no pre-tokeniser.
+        # Our character tokenizer has no merges and no pre-tokenizer.
         return "bpe" if model["merges"] or settings["pre_tokenizer"] else "char"
     return kinds.get(str(model["type"]), str(model["type"]).lower())
 
 
-def _own_unknown(model: dict[str, Any]) -> tuple[str, ...]:
-    """The tokeniser's own unknown token, which may differ from the usual name.
+def _unknown_token_name(model: dict[str, Any]) -> tuple[str, ...]:
+    """The tokenizer's own unknown token, which may differ from the usual name.
 
     MPNet's vocabulary has a token <unk>, but its unknown token is [UNK].
     """
@@ -337,16 +336,16 @@ def _own_unknown(model: dict[str, Any]) -> tuple[str, ...]:
 
 def _vocabulary(inner: hf.Tokenizer, settings: dict[str, Any]) -> Vocabulary:
     ids: dict[str, int] = inner.get_vocab(with_added_tokens=True)
-    own = _own_unknown(settings["model"])
-    names = SPECIAL_TOKEN_NAMES | {"unknown": (*own, *SPECIAL_TOKEN_NAMES["unknown"])}
-    found = {
-        symbol: next((ids[name] for name in spelled if name in ids), None)
-        for symbol, spelled in names.items()
+    unknown_names = _unknown_token_name(settings["model"])
+    names = SPECIAL_TOKEN_NAMES | {"unknown": (*unknown_names, *SPECIAL_TOKEN_NAMES["unknown"])}
+    special_ids = {
+        role: next((ids[name] for name in spellings if name in ids), None)
+        for role, spellings in names.items()
     }
-    if found["start"] == found["end"]:
-        found["start"] = None
+    if special_ids["start"] == special_ids["end"]:
+        special_ids["start"] = None
     size = max(ids.values()) + 1
-    pad = found.pop("pad")
+    pad = special_ids.pop("pad")
     if pad is None:
-        return Vocabulary(size=size + 1, pad=size, **found)
-    return Vocabulary(size=size, pad=pad, **found)
+        return Vocabulary(size=size + 1, pad=size, **special_ids)
+    return Vocabulary(size=size, pad=pad, **special_ids)

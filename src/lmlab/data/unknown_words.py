@@ -58,13 +58,13 @@ class UnknownWords:
         """A warning with the most frequent unknown words if the rate is too high, else None."""
         if self.share <= WARN_ABOVE:
             return None
-        what = {"word": "words", "char": "characters"}.get(self.tokenizer.kind, "tokens")
+        unit = {"word": "words", "char": "characters"}.get(self.tokenizer.kind, "tokens")
         listed = ", ".join(
             f"{word!r}" + (f" ({count:,} times)" if count > 1 else "")
             for word, count in self.words.most_common(MAX_EXAMPLES)
         )
         more = ", …" if len(self.words) > MAX_EXAMPLES else ""
         return (
-            f"{100 * self.share:.0f} % of the {what} ({self.unknown:,} of {self.tokens:,}) are "
+            f"{100 * self.share:.0f} % of the {unit} ({self.unknown:,} of {self.tokens:,}) are "
             f"unknown to this tokenizer and encoded as {UNKNOWN}: {listed}{more}"
         )

@@ -48,8 +48,8 @@ def compute_baselines(
     if floor is not None:
         values[ENTROPY] = floor
     counted = f"; the first {MAX_TOKENS:,} tokens" if train.total_tokens > MAX_TOKENS else ""
-    told = {n: m + (counted if "train" in m else "") for n, m in BASELINE_MEANINGS.items()}
-    return tuple(Baseline(name=n, value=v, meaning=told[n]) for n, v in values.items())
+    meanings = {n: m + (counted if "train" in m else "") for n, m in BASELINE_MEANINGS.items()}
+    return tuple(Baseline(name=n, value=v, meaning=meanings[n]) for n, v in values.items())
 
 
 def kneser_ney_loss(
@@ -61,7 +61,7 @@ def kneser_ney_loss(
     """
     emission = NgramTable(order, vocabulary)
     emission.fit(*leading_sequences(*flatten_dataset(train), MAX_TOKENS))
-    counted = AutoregressiveLM(
+    ngram = AutoregressiveLM(
         vocabulary=vocabulary,
         backbone=NgramContext(order - 1),
         emission=emission,
@@ -72,7 +72,7 @@ def kneser_ney_loss(
         for batch in batches:
             # A batch of contiguous text carries the token before it; a trigram lacks only the one
             # before that, at the first position of a row of thousands.
-            total -= float(counted.log_prob(batch).per_token.sum())
+            total -= float(ngram.log_prob(batch).per_token.sum())
             count += batch.count
     return total / max(count, 1)
 
@@ -85,14 +85,14 @@ def flatten_dataset(dataset: TokenDataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def leading_sequences(
-    tokens: np.ndarray, offsets: np.ndarray, most: int
+    tokens: np.ndarray, offsets: np.ndarray, max_tokens: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The whole sequences within the first `most` ids, at least one; a longer one is cut."""
-    if len(tokens) <= most:
+    if len(tokens) <= max_tokens:
         return tokens, offsets
-    kept = offsets[: max(int(np.searchsorted(offsets, most, side="right")), 1)]
-    kept = kept if len(kept) > 1 else np.array([0, most], dtype=offsets.dtype)
-    return tokens[: int(kept[-1])], kept
+    selected = offsets[: max(int(np.searchsorted(offsets, max_tokens, side="right")), 1)]
+    selected = selected if len(selected) > 1 else np.array([0, max_tokens], dtype=offsets.dtype)
+    return tokens[: int(selected[-1])], selected
 
 
 def true_distribution_loss(corpus: Corpus, split: str, dataset: TokenDataset) -> float | None:

@@ -1,4 +1,4 @@
-"""Diagnose a run: all checks of `checks/`, baselines, reference band and a summary."""
+"""Diagnosis of a training run: runs all checks of `checks/`, baselines, reference band, summary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from lmlab.data.corpus import Corpus
-from lmlab.diagnosis import checks as room
+from lmlab.diagnosis import checks as package
 from lmlab.diagnosis.findings import Baseline, Examination, Finding, SkippedCheck
 from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
 from lmlab.diagnosis.text_report import compute_key_figures, describe_outcome, summarise_checks
@@ -27,16 +27,16 @@ def all_checks() -> dict[str, Check]:
     all is well. It raises `MissingEvidence` if it can't be run, `NotApplicable` if it has no
     meaning for this run.
     """
-    found: dict[str, Check] = {}
-    for module_info in sorted(pkgutil.iter_modules(room.__path__), key=lambda info: info.name):
-        module = importlib.import_module(f"{room.__name__}.{module_info.name}")
+    checks: dict[str, Check] = {}
+    for module_name in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
+        module = importlib.import_module(f"{package.__name__}.{module_name}")
         for name, value in vars(module).items():
-            own = inspect.isfunction(value) and value.__module__ == module.__name__
-            if own and not name.startswith("_"):
+            defined_here = inspect.isfunction(value) and value.__module__ == module.__name__
+            if defined_here and not name.startswith("_"):
                 words = name.replace("_", " ")
-                assert words not in found, f"two checks are called {words}"
-                found[words] = value
-    return found
+                assert words not in checks, f"two checks are called {words}"
+                checks[words] = value
+    return checks
 
 
 def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> Examination:
@@ -49,20 +49,21 @@ def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> 
     findings: list[Finding] = []
     skipped: list[SkippedCheck] = []
     inapplicable: list[SkippedCheck] = []
-    made: list[str] = []
+    completed: list[str] = []
     for name, check in all_checks().items():
         try:
-            found = check(evidence)
-        except NotApplicable as why:
-            inapplicable.append(SkippedCheck(check=name, reason=str(why)))
+            finding = check(evidence)
+        except NotApplicable as reason:
+            inapplicable.append(SkippedCheck(check=name, reason=str(reason)))
             continue
-        except MissingEvidence as why:
-            skipped.append(SkippedCheck(check=name, reason=str(why)))
+        except MissingEvidence as reason:
+            skipped.append(SkippedCheck(check=name, reason=str(reason)))
             continue
-        made.append(name)
-        findings += [] if found is None else [found]
-    findings.sort(key=lambda finding: finding.severity != "serious")
-    reached = describe_outcome(evidence)
+        completed.append(name)
+        if finding is not None:
+            findings.append(finding)
+    findings.sort(key=lambda item: item.severity != "serious")
+    outcome = describe_outcome(evidence)
     return Examination(
         run=str(evidence.folder.path),
         system=evidence.card.name,
@@ -70,8 +71,8 @@ def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> 
         kind=evidence.card.kind,
         unit=evidence.unit,
         losses_comparable=evidence.losses_comparable,
-        outcome=reached,
-        verdict=f"{reached}. {summarise_checks(findings, len(made), skipped, inapplicable)}",
+        outcome=outcome,
+        verdict=f"{outcome}. {summarise_checks(findings, len(completed), skipped, inapplicable)}",
         key_figures=compute_key_figures(evidence),
         history=_history(evidence),
         levels=tuple(_levels(evidence)),
@@ -79,7 +80,7 @@ def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> 
         findings=tuple(findings),
         skipped=tuple(skipped),
         not_applicable=tuple(inapplicable),
-        checks=tuple(made),
+        checks=tuple(completed),
     )
 
 

@@ -1,4 +1,4 @@
-"""Findings of a diagnosis, and the whole examination."""
+"""Diagnosis records of a run: findings, baselines, reference band, skipped checks, the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss curve with baselines and reference band."""
+"""Loss curve figure with baseline losses and the reference band (losses of healthy runs)."""
 
 from __future__ import annotations
 
@@ -46,55 +46,55 @@ def write_loss_figure(examination: Examination, folder: Path) -> list[Path]:
         return []
     with telling_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    drawn = render_figure(loss_figure(examination))
-    write_text(folder / "doctor.svg", drawn.svg)
-    write_bytes(folder / "doctor.png", drawn.png)
+    rendered = render_figure(loss_figure(examination))
+    write_text(folder / "doctor.svg", rendered.svg)
+    write_bytes(folder / "doctor.png", rendered.png)
     return [folder / "doctor.svg", folder / "doctor.png"]
 
 
 def _draw(figure: Figure, examination: Examination) -> None:
     axes = figure.subplots()
     history = examination.history
-    longest = max(history.tokens, 1.0)
+    max_tokens = max(history.tokens, 1.0)
     if examination.reference_band is not None:
-        _draw_band(axes, examination.reference_band, longest)
-    look: dict[str, Any] = {"color": colour(0)}
+        _draw_band(axes, examination.reference_band, max_tokens)
+    style: dict[str, Any] = {"color": colour(0)}
     if history.train:
         points = [(window.tokens, window.loss) for window in history.train]
         name = "training" if examination.losses_comparable else "training, a sampled loss"
-        axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.45, label=name, **look)
+        axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.45, label=name, **style)
     if history.held_out:
-        points = [(each.tokens, each.loss) for each in history.held_out]
+        points = [(point.tokens, point.loss) for point in history.held_out]
         axes.plot(
             *zip(*points, strict=True),
             linewidth=2,
             marker="o",
             markersize=3,
             label=printable_name(history.split or "held out"),
-            **look,
+            **style,
         )
-    for place, level in enumerate(examination.levels):
-        words = f"{level.name} {level.value:.3f}"
+    for index, level in enumerate(examination.levels):
+        label = f"{level.name} {level.value:.3f}"
         axes.axhline(
             level.value,
-            label=words,
-            color=colour(place + 1),
+            label=label,
+            color=colour(index + 1),
             linewidth=1.2,
             linestyle=BASELINE_DASH,
         )
     axes.set_ylim(*_limits(examination))
-    axes.set_xlim(0, longest * 1.02)
+    axes.set_xlim(0, max_tokens * 1.02)
     axes.set_xlabel("training tokens seen", color=FOREGROUND_COLOUR)
     axes.set_ylabel(examination.unit, color=FOREGROUND_COLOUR)
     axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
     add_legend(axes)
 
 
-def _draw_band(axes: Axes, band: ReferenceBand, longest: float) -> None:
+def _draw_band(axes: Axes, band: ReferenceBand, max_tokens: float) -> None:
     """Shade the band to the end of the curve, constant after the last reference point."""
-    inside = [point for point in band.points if point[0] <= longest]
-    end = band.at(longest)
-    points = [*inside, (longest, *end)] if end is not None else inside
+    inside = [point for point in band.points if point[0] <= max_tokens]
+    end = band.at(max_tokens)
+    points = [*inside, (max_tokens, *end)] if end is not None else inside
     if points:
         tokens, low, high = zip(*points, strict=True)
         axes.fill_between(tokens, low, high, color=colour(2), alpha=0.18, label="healthy runs")
@@ -103,10 +103,10 @@ def _draw_band(axes: Axes, band: ReferenceBand, longest: float) -> None:
 def _limits(examination: Examination) -> tuple[float, float]:
     """y limits: from below all curves to just above the highest baseline; worse curves are cut."""
     history = examination.history
-    losses = [each.loss for each in history.held_out] or [each.loss for each in history.train]
+    losses = [entry.loss for entry in history.held_out or history.train]
     levels = [level.value for level in examination.levels]
     low = min([*losses, *levels, *(window.loss for window in history.train)])
     high = max(levels) if levels else max(losses)
     high = max(high, min(min(losses), 2 * high))
-    room = 0.06 * max(high - low, 0.1)
-    return max(0.0, low - room), high + room
+    margin = 0.06 * max(high - low, 0.1)
+    return max(0.0, low - margin), high + margin

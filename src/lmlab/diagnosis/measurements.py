@@ -1,4 +1,4 @@
-"""Measurements that several checks share."""
+"""Measurements shared by the checks: n-gram losses, unknown rate, epochs, embedding norms."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def trigram_gain(evidence: RunEvidence) -> float:
     """Gain of a trigram over a bigram model on held-out text, in nats."""
     if evidence.normalised:
         return evidence.levels[BIGRAM].value - evidence.levels[TRIGRAM].value
-    one, two = (ngram_loss(evidence, evidence.validation_batches, order) for order in (2, 3))
-    return one - two
+    bigram, trigram = (ngram_loss(evidence, evidence.validation_batches, order) for order in (2, 3))
+    return bigram - trigram
 
 
 def ngram_loss(evidence: RunEvidence, batches: list[Batch], order: int) -> float:
@@ -54,19 +54,19 @@ def sample_loss(system: System, evidence: RunEvidence) -> float:
 
 def with_equal_norms(system: System, name: str) -> System:
     """A copy in which all rows of an embedding table have the mean norm."""
-    changed = copy.deepcopy(system)
-    rows = changed.get_parameter(name)
+    equalised = copy.deepcopy(system)
+    rows = equalised.get_parameter(name)
     with torch.no_grad():
-        lengths = rows.norm(dim=1, keepdim=True)
-        rows.mul_(lengths.mean() / lengths.clamp(min=1e-12))
-    return changed
+        norms = rows.norm(dim=1, keepdim=True)
+        rows.mul_(norms.mean() / norms.clamp(min=1e-12))
+    return equalised
 
 
 def norm_frequency_correlation(vectors: Tensor, train: TokenDataset) -> float:
     """Pearson correlation of vector norm and log frequency, over the tokens seen in train."""
     counts = np.bincount(np.asarray(train.stream, dtype=np.int64), minlength=len(vectors))
-    seen = counts > 0
-    lengths = vectors.norm(dim=1).double().cpu().numpy()[seen]
-    if seen.sum() < 3 or lengths.std() == 0:
+    occurs = counts > 0
+    norms = vectors.norm(dim=1).double().cpu().numpy()[occurs]
+    if occurs.sum() < 3 or norms.std() == 0:
         return 0.0
-    return float(np.corrcoef(np.log(counts[seen]), lengths)[0, 1])
+    return float(np.corrcoef(np.log(counts[occurs]), norms)[0, 1])

@@ -1,4 +1,4 @@
-"""Evidence for a diagnosis: the run's files, model and corpus, each loaded on first use.
+"""Evidence for a run's diagnosis, loaded lazily: files, model, corpus, losses of healthy runs.
 
 A check takes a `RunEvidence` and uses what it needs. What is unavailable (a moved corpus, weights
 that were never saved) raises `MissingEvidence`, and the check is reported as skipped with the
@@ -32,15 +32,19 @@ from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.diagnosis.baselines import compute_baselines
 from lmlab.diagnosis.findings import Baseline, ReferenceBand
-from lmlab.diagnosis.training_history import TrainingHistory, parse_training_history
+from lmlab.diagnosis.training_history import (
+    TrainingHistory,
+    ValidationPoint,
+    parse_training_history,
+)
 from lmlab.inspection.gradient_flow import (
     GradientByDistance,
     ParameterGradient,
     measure_gradient_by_distance,
     measure_parameter_gradients,
 )
-from lmlab.training.reporting import read_metrics
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
+from lmlab.training.training_logs import read_metrics
 
 ANY_FAMILY = "any"
 """The band of all families, for a family without its own."""
@@ -145,10 +149,17 @@ class RunEvidence:
     @cached_property
     def history(self) -> TrainingHistory:
         """The training history."""
-        found = parse_training_history(read_metrics(self.folder.metrics))
-        if not found.train and not found.held_out:
+        history = parse_training_history(read_metrics(self.folder.metrics))
+        if not history.train and not history.held_out:
             raise MissingEvidence("its metrics.jsonl has no training step")
-        return found
+        return history
+
+    @property
+    def best_validation(self) -> ValidationPoint:
+        """The evaluation with the lowest held-out loss."""
+        if self.history.best is None:
+            raise MissingEvidence("there was no validation during training")
+        return self.history.best
 
     @cached_property
     def model(self) -> TrainedModel:
@@ -191,24 +202,24 @@ class RunEvidence:
     def _corpus(self) -> Corpus:
         if isinstance(self._data, Corpus):
             return self._data
-        trained = self.config["corpus"]
-        spec = trained["spec"] if self._data is None else str(self._data)
+        trained_on = self.config["corpus"]
+        spec = trained_on["spec"] if self._data is None else str(self._data)
         if not spec:
             raise MissingEvidence(
                 "the model comes from elsewhere and its training corpus is unknown"
             )
         # Another spec is another location, not another split: the run's seed stays.
-        how = {"errors": trained.get("errors", "strict"), "seed": int(trained["seed"])}
+        options = {"errors": trained_on.get("errors", "strict"), "seed": int(trained_on["seed"])}
         try:
-            corpus = open_corpus(spec, **how)
+            corpus = open_corpus(spec, **options)
         except UserError as error:
             if self._data is not None:
                 raise
-            said = str(error).rstrip(".")
+            reason = str(error).rstrip(".")
             raise MissingEvidence(
-                f"its corpus can't be read ({said}); --data says where it is"
+                f"its corpus can't be read ({reason}); --data says where it is"
             ) from error
-        if self._data is None and corpus.fingerprint() != trained["fingerprint"]:
+        if self._data is None and corpus.fingerprint() != trained_on["fingerprint"]:
             raise MissingEvidence(
                 f"{spec} has changed since; --data says where what it was trained on is"
             )
@@ -224,14 +235,14 @@ class RunEvidence:
             source = StreamBatches(dataset, batch_size=SAMPLE_STREAMS, bptt=SAMPLE_BPTT)
         else:
             source = LengthBatches(dataset, tokens_per_batch=SAMPLE_BATCH, seed=0)
-        chosen: list[Batch] = []
+        batches: list[Batch] = []
         tokens = 0
         for batch in source.epoch(0):
-            chosen.append(replace(batch, continues_previous=False))
+            batches.append(replace(batch, continues_previous=False))
             tokens += batch.count
             if tokens >= SAMPLE_TOKENS:
                 break
-        return chosen
+        return batches
 
     @cached_property
     def validation_batches(self) -> list[Batch]:
@@ -254,10 +265,10 @@ class RunEvidence:
         texts = self.texts
         dataset = texts.train if texts.held_out is None else texts.held_out
         split = texts.split or "train"
-        found = compute_baselines(
+        baselines = compute_baselines(
             texts.corpus, split, texts.train, dataset, self.validation_batches, self.vocabulary
         )
-        return {level.name: level for level in found}
+        return {level.name: level for level in baselines}
 
     @cached_property
     def reference_band(self) -> ReferenceBand | None:
@@ -277,9 +288,9 @@ class RunEvidence:
             for batch in self.sample:
                 weight += len(batch)
                 for name, capture in self.system.capture_internals(batch).items():
-                    over = [i for i, axis in enumerate(capture.axes) if axis in ("batch", "time")]
+                    mean_axes = [i for i, a in enumerate(capture.axes) if a in ("batch", "time")]
                     values = capture.values.double().cpu()
-                    mean = values.mean(dim=over) if over else values
+                    mean = values.mean(dim=mean_axes) if mean_axes else values
                     if name not in sums:
                         sums[name] = torch.zeros_like(mean)
                     if sums[name].shape == mean.shape:

@@ -1,4 +1,4 @@
-"""Text report of an examination."""
+"""Text report of a run's diagnosis: key figures, baselines, findings, summary of the checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvid
 
 def compute_key_figures(evidence: RunEvidence) -> dict[str, float]:
     """Key figures by name, most important first, omitting what is unavailable."""
-    measured: dict[str, Callable[[RunEvidence], float | None]] = {
+    measures: dict[str, Callable[[RunEvidence], float | None]] = {
         "best held-out loss": lambda e: e.history.best.loss if e.history.best else None,
         "last held-out loss": lambda e: e.history.held_out[-1].loss if e.history.held_out else None,
         "last training loss": lambda e: e.history.train[-1].loss if e.history.train else None,
@@ -21,24 +21,24 @@ def compute_key_figures(evidence: RunEvidence) -> dict[str, float]:
         "steps": lambda e: float(e.history.steps),
         "training tokens": lambda e: float(e.texts.train.total_tokens),
         "parameters": lambda e: float(e.system.parameter_count),
-        "learning rate": lambda e: _middle([w.learning_rate for w in e.history.train]),
-        "gradient norm": lambda e: _middle([w.gradient_norm for w in e.history.train]),
-        "update ratio": lambda e: _middle([w.update_ratio for w in e.history.train]),
+        "learning rate": lambda e: _median_of([w.learning_rate for w in e.history.train]),
+        "gradient norm": lambda e: _median_of([w.gradient_norm for w in e.history.train]),
+        "update ratio": lambda e: _median_of([w.update_ratio for w in e.history.train]),
         "gradient kept a word further back": lambda e: e.distance_gradients.factor,
         "unknown share": lambda e: unknown_token_rate(e.texts.held_out or e.texts.train),
     }
-    found: dict[str, float] = {}
-    for name, measure in measured.items():
+    figures: dict[str, float] = {}
+    for name, measure in measures.items():
         try:
             value = measure(evidence)
         except (MissingEvidence, NotApplicable):
             continue
         if value is not None:
-            found[name] = value
-    return found
+            figures[name] = value
+    return figures
 
 
-def _middle(values: Sequence[float | None]) -> float | None:
+def _median_of(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -46,48 +46,49 @@ def _middle(values: Sequence[float | None]) -> float | None:
 def describe_outcome(evidence: RunEvidence) -> str:
     """The system, its corpus and its final loss against the baselines."""
     where = f"{evidence.card.name} on {evidence.config['corpus']['spec'] or 'an unknown corpus'}"
-    return f"{where}{_reached(evidence)}"
+    return f"{where}{_final_loss(evidence)}"
 
 
 def summarise_checks(
     findings: Sequence[Finding],
-    made: int,
+    completed: int,
     skipped: Sequence[SkippedCheck],
     inapplicable: Sequence[SkippedCheck],
 ) -> str:
     """Summary of the checks: "No finding among 18 checks; 3 were not made: …"."""
-    told = _made_sentence(findings, made)
+    summary = _result_sentence(findings, completed)
     if skipped:
-        told += f"; {len(skipped)} {'was' if len(skipped) == 1 else 'were'} not made{_why(skipped)}"
+        were = "was" if len(skipped) == 1 else "were"
+        summary += f"; {len(skipped)} {were} not made{_skip_reasons(skipped)}"
     if inapplicable:
         does = "does" if len(inapplicable) == 1 else "do"
-        told += f"; {len(inapplicable)} {does} not apply to this system or corpus"
-    return f"{told}."
+        summary += f"; {len(inapplicable)} {does} not apply to this system or corpus"
+    return f"{summary}."
 
 
-def _made_sentence(findings: Sequence[Finding], made: int) -> str:
-    if not made:
+def _result_sentence(findings: Sequence[Finding], completed: int) -> str:
+    if not completed:
         return "Nothing was checked"
     serious = sum(finding.severity == "serious" for finding in findings)
     names = ", ".join(finding.name for finding in findings)
     count = "No finding" if not findings else _counted(len(findings), "finding")
-    grave = f", {serious} serious" if serious else ""
+    serious_count = f", {serious} serious" if serious else ""
     named = f" ({names})" if names else ""
-    return f"{count}{grave} among {_counted(made, 'check')}{named}"
+    return f"{count}{serious_count} among {_counted(completed, 'check')}{named}"
 
 
-def _why(skipped: Sequence[SkippedCheck]) -> str:
-    reasons = Counter(each.reason for each in skipped).most_common()
+def _skip_reasons(skipped: Sequence[SkippedCheck]) -> str:
+    reasons = Counter(check.reason for check in skipped).most_common()
     if len(reasons) == 1:
         return f", because {reasons[0][0]}"
     return ": " + "; ".join(f"{number} because {reason}" for reason, number in reasons)
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _reached(evidence: RunEvidence) -> str:
+def _final_loss(evidence: RunEvidence) -> str:
     try:
         history = evidence.history
     except MissingEvidence:
@@ -95,14 +96,13 @@ def _reached(evidence: RunEvidence) -> str:
     best = history.best
     if best is None:
         return f" made {history.steps:,} steps"
-    beside = ""
     try:
-        beside = ", ".join(f"{level.name} {level.value:.3f}" for level in evidence.levels.values())
-        beside = f" ({beside})"
+        levels = [f"{level.name} {level.value:.3f}" for level in evidence.levels.values()]
+        baselines = f" ({', '.join(levels)})"
     except (MissingEvidence, NotApplicable):
-        pass
+        baselines = ""
     return (
-        f" reached {best.loss:.3f} {evidence.unit} on {history.split}{beside} after "
+        f" reached {best.loss:.3f} {evidence.unit} on {history.split}{baselines} after "
         f"{history.tokens:,.0f} tokens"
     )
 
@@ -110,16 +110,16 @@ def _reached(evidence: RunEvidence) -> str:
 def report_lines(examination: Examination) -> Iterator[tuple[str, str]]:
     """The lines of the report, each with its print style ('' for none)."""
     yield f"{examination.outcome}.", "bold"
-    yield from _beside(examination)
+    yield from _baseline_lines(examination)
     for finding in examination.findings:
         yield "", ""
-        yield from _finding(finding)
+        yield from _finding_lines(finding)
     if examination.skipped or examination.not_applicable:
         yield "", ""
-    for each in examination.skipped:
-        yield f"not checked: {each.check} ({each.reason})", "dim"
-    for each in examination.not_applicable:
-        yield f"does not apply: {each.check} ({each.reason})", "dim"
+    for check in examination.skipped:
+        yield f"not checked: {check.check} ({check.reason})", "dim"
+    for check in examination.not_applicable:
+        yield f"does not apply: {check.check} ({check.reason})", "dim"
     yield "", ""
     yield checks_line(examination), "bold"
 
@@ -134,7 +134,7 @@ def checks_line(examination: Examination) -> str:
     )
 
 
-def _beside(examination: Examination) -> Iterator[tuple[str, str]]:
+def _baseline_lines(examination: Examination) -> Iterator[tuple[str, str]]:
     if examination.levels:
         yield "", ""
         yield "baselines of the curve, in nats per token:", ""
@@ -152,10 +152,10 @@ def _beside(examination: Examination) -> Iterator[tuple[str, str]]:
         yield f"  by now {runs} have {low:.3f} to {high:.3f}", ""
 
 
-def _finding(finding: Finding) -> Iterator[tuple[str, str]]:
+def _finding_lines(finding: Finding) -> Iterator[tuple[str, str]]:
     style = "bold red" if finding.severity == "serious" else "bold yellow"
     yield f"{finding.severity}: {finding.name}", style
     yield f"  seen  {finding.observed}", ""
     yield f"  why   {finding.why}", ""
-    for place, attempt in enumerate(finding.suggestions):
-        yield f"  {'try ' if place == 0 else '    '}  {attempt}", ""
+    for index, suggestion in enumerate(finding.suggestions):
+        yield f"  {'try ' if index == 0 else '    '}  {suggestion}", ""

@@ -1,4 +1,4 @@
-"""Training history, parsed from metrics.jsonl."""
+"""Training history of a run, parsed from metrics.jsonl: windows of steps, validation points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lmlab.training.reporting import NOT_FINITE
+from lmlab.training.training_logs import NOT_FINITE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +61,13 @@ class TrainingHistory:
 
     @property
     def steps(self) -> int:
-        steps = [each.step for each in self.train] + [each.step for each in self.held_out]
+        steps = [window.step for window in self.train] + [point.step for point in self.held_out]
         return max(steps, default=0)
 
     @property
     def best(self) -> ValidationPoint | None:
         """The evaluation with the lowest loss."""
-        return min(self.held_out, key=lambda look: look.loss, default=None)
+        return min(self.held_out, key=lambda point: point.loss, default=None)
 
     def train_loss(self, low: float, high: float) -> float | None:
         """Mean training loss over the windows that end after `low` and up to `high` tokens."""
@@ -80,18 +80,18 @@ def parse_training_history(lines: Sequence[Mapping[str, Any]]) -> TrainingHistor
     """The history in the lines of a metrics.jsonl; non-finite values are dropped."""
     train: list[TrainingWindow] = []
     held_out: list[ValidationPoint] = []
-    split, seen = None, 0.0
+    split, tokens_seen = None, 0.0
     for line in lines:
         loss, event = _number(line.get("loss")), line.get("event")
         if loss is None:
             continue
         if event == "train":
             count = _number(line.get("count")) or 0.0
-            seen += count
-            train.append(_window(line, loss, count, seen))
+            tokens_seen += count
+            train.append(_window(line, loss, count, tokens_seen))
         elif event in ("validation", "test"):
             split = str(event)
-            held_out.append(ValidationPoint(step=int(line["step"]), tokens=seen, loss=loss))
+            held_out.append(ValidationPoint(step=int(line["step"]), tokens=tokens_seen, loss=loss))
     return TrainingHistory(
         train=tuple(train),
         held_out=tuple(held_out),
@@ -100,12 +100,12 @@ def parse_training_history(lines: Sequence[Mapping[str, Any]]) -> TrainingHistor
     )
 
 
-def _window(line: Mapping[str, Any], loss: float, count: float, seen: float) -> TrainingWindow:
+def _window(line: Mapping[str, Any], loss: float, count: float, tokens: float) -> TrainingWindow:
     norms = line.get("vector_norms")
     return TrainingWindow(
         step=int(line["step"]),
         epoch=int(line.get("epoch", 0)),
-        tokens=seen,
+        tokens=tokens,
         loss=loss,
         count=count,
         learning_rate=_number(line.get("learning_rate")),

@@ -1,12 +1,14 @@
-"""Interfaces of emissions: logits of all tokens, energies, joint distributions."""
+"""Output-layer (emission) interfaces: energy, logits, joint; tied output embedding; token mask."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmlab.core.capture import Capture
 from lmlab.core.joint_distribution import PaddedJointDistribution
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
@@ -28,6 +30,15 @@ def never_predicted_mask(vocabulary: Vocabulary) -> Tensor:
     never = torch.zeros(vocabulary.size)
     never[list(vocabulary.unpredictable)] = float("-inf")
     return never
+
+
+def usage_capture(weights: Tensor, caption: str) -> Capture:
+    """Mean weight of each of K states over all positions, of weights (…, K)."""
+    values = weights.flatten(0, -2).mean(0)
+    return Capture(values=values, axes=("state",), caption=caption, sums_to_one="state")
+
+
+STATE_USAGE = "Share of all predictions that each state carries; a state near zero is unused."
 
 
 class EnergyEmission(Emission):
@@ -87,3 +98,32 @@ class JointEmission(Emission):
     ) -> Tensor:
         """(B,) training loss: minus the joint log-probability of tokens (B, n)."""
         return -self.joint(hidden, lengths, generator=generator).log_prob(tokens)
+
+
+class UnaryJointEmission(JointEmission):
+    """Joint emission whose unary potentials are the logits of a softmax head."""
+
+    def __init__(self, unary: LogitEmission) -> None:
+        super().__init__()
+        self.unary = unary
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, W) token vectors."""
+        return self.unary.weight
+
+    @property
+    def never_predicted(self) -> Tensor:
+        """(V,) -inf at tokens that are never predicted, 0 elsewhere."""
+        return self.unary.never_predicted
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(self.logits(hidden) + self.never_predicted, dim=-1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, V) logits of a single masked position."""
+        return self.unary.logits(hidden)
+
+    def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(N,) the logit of one token for each hidden state (N, W)."""
+        return self.unary.logit(hidden, targets)

@@ -1,4 +1,4 @@
-"""Energy functions of a position, given its hidden state and its input token."""
+"""Per-position energies e(h, x) of energy-based LMs: inner product, linear, squared norm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Soft Hamming emission: counts the vector parts in which token and hidden state agree."""
+"""Soft Hamming softmax: logits are the sum, or minimum, of per-part sigmoid agreements with h."""
 
 from __future__ import annotations
 
@@ -44,49 +44,47 @@ class _SumOfSigmoids(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         hidden, tokens = ctx.saved_tensors
-        for_hidden, for_tokens = torch.empty_like(hidden), torch.empty_like(tokens)
+        hidden_grad, token_grad = torch.empty_like(hidden), torch.empty_like(tokens)
         for g in range(hidden.shape[1]):
             part, token_part = hidden[:, g], tokens[:, g]
             squashed = (part @ token_part.t()).sigmoid_()
             # σ' = σ - σ², times the gradient, in the one buffer.
             inner = squashed.addcmul_(squashed, squashed, value=-1).mul_(gradient)
-            for_hidden[:, g], for_tokens[:, g] = inner @ token_part, inner.t() @ part
-        return for_hidden, for_tokens
+            hidden_grad[:, g], token_grad[:, g] = inner @ token_part, inner.t() @ part
+        return hidden_grad, token_grad
 
 
 class _LowestProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, tokens: Tensor) -> Tensor:
         lowest = hidden[:, 0] @ tokens[:, 0].t()
-        which = torch.zeros_like(lowest, dtype=torch.uint8)
+        argmin = torch.zeros_like(lowest, dtype=torch.uint8)
         for g in range(1, hidden.shape[1]):
             product = hidden[:, g] @ tokens[:, g].t()
-            which.masked_fill_(product < lowest, g)
+            argmin.masked_fill_(product < lowest, g)
             lowest = torch.minimum(lowest, product, out=lowest)
-        ctx.save_for_backward(hidden, tokens, which)
+        ctx.save_for_backward(hidden, tokens, argmin)
         return lowest
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        hidden, tokens, which = ctx.saved_tensors
-        for_hidden, for_tokens = torch.empty_like(hidden), torch.empty_like(tokens)
+        hidden, tokens, argmin = ctx.saved_tensors
+        hidden_grad, token_grad = torch.empty_like(hidden), torch.empty_like(tokens)
         for g in range(hidden.shape[1]):
-            inner = gradient * (which == g)
-            for_hidden[:, g], for_tokens[:, g] = inner @ tokens[:, g], inner.t() @ hidden[:, g]
-        return for_hidden, for_tokens
+            inner = gradient * (argmin == g)
+            hidden_grad[:, g], token_grad[:, g] = (inner @ tokens[:, g], inner.t() @ hidden[:, g])
+        return hidden_grad, token_grad
 
 
 def sum_of_sigmoids(hidden: Tensor, tokens: Tensor) -> Tensor:
     """Σ_g σ(h^g · e^g); equals the reference implementation, differentiable once."""
-    result: Tensor = _SumOfSigmoids.apply(hidden, tokens)
-    return result
+    return _SumOfSigmoids.apply(hidden, tokens)
 
 
 def lowest_product(hidden: Tensor, tokens: Tensor) -> Tensor:
     """min_g h^g · e^g; equals the reference, differentiable once; at most 255 parts."""
-    result: Tensor = _LowestProduct.apply(hidden, tokens)
-    return result
+    return _LowestProduct.apply(hidden, tokens)
 
 
 class Hamming(Emission):

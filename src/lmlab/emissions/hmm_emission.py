@@ -1,4 +1,4 @@
-"""HMM emission with block structure: each token is emitted by the states of its block."""
+"""HMM emission, block-sparse: each token is emitted only by the states of its block."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Emission, HiddenStates
+from lmlab.emissions.emission_interfaces import STATE_USAGE, usage_capture
 from lmlab.layers.hmm_parameters import HMMParameters
 
 
@@ -27,9 +28,9 @@ class HMMEmission(Emission):
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         tables = self.markov.tables()
-        every = torch.arange(len(targets), device=targets.device)
+        rows = torch.arange(len(targets), device=targets.device)
         weights = hidden.view(len(targets), -1, tables.states_per_block)[
-            every, tables.block[targets]
+            rows, tables.block[targets]
         ]
         return torch.logsumexp(weights + F.embedding(targets, tables.emission), dim=-1)
 
@@ -38,21 +39,13 @@ class HMMEmission(Emission):
         # As products of probabilities, in double precision against underflow.
         weights = hidden.double().exp().view(*hidden.shape[:-1], -1, tables.states_per_block)
         emission = tables.emission.double().exp()
-        parts, places = [], []
+        parts, token_ids = [], []
         for number in range(weights.shape[-2]):
             tokens = torch.nonzero(tables.block == number).squeeze(1)
             parts.append(weights[..., number, :] @ emission[tokens].t())
-            places.append(tokens)
-        mixed = torch.cat(parts, dim=-1)[..., torch.argsort(torch.cat(places))]
+            token_ids.append(tokens)
+        mixed = torch.cat(parts, dim=-1)[..., torch.argsort(torch.cat(token_ids))]
         return mixed.log().to(hidden.dtype)
 
     def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
-        return {
-            "state use": Capture(
-                values=hidden.values.exp().flatten(0, -2).mean(0),
-                axes=("state",),
-                caption="Share of all predictions that each state carries; a state near zero is "
-                "unused.",
-                sums_to_one="state",
-            )
-        }
+        return {"state use": usage_capture(hidden.values.exp(), STATE_USAGE)}

@@ -1,4 +1,4 @@
-"""Latent-state joint emission: masked tokens coupled by a chain or tree of hidden states."""
+"""Joint of masked tokens: CRF-like chain or tree of latent states, summed out exactly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.emission_interfaces import JointEmission
+from lmlab.emissions.emission_interfaces import UnaryJointEmission
 from lmlab.emissions.softmax import Softmax
 from lmlab.inference.state_joint import StateJoint, log_product
 from lmlab.layers.pairwise_potentials import PairwisePotentials, ParentSelection
@@ -22,7 +22,7 @@ AFFINITY_SCALE = 10.0
 the same size for all parameters."""
 
 
-class JointStates(JointEmission):
+class JointStates(UnaryJointEmission):
     """Latent-state model of masked tokens, marginalised exactly over states z.
 
         p(x_1 … x_n) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π exp(A_i(z_parent, z_i))
@@ -46,8 +46,7 @@ class JointStates(JointEmission):
         unary: Softmax,
         parents: ParentSelection | None = None,
     ) -> None:
-        super().__init__()
-        self.unary = unary
+        super().__init__(unary)
         # Only the direction matters, and shorter vectors rotate faster.
         self.vectors = nn.Parameter(torch.randn(states, rank) * 0.1)
         self.tokens = nn.Parameter(
@@ -59,24 +58,11 @@ class JointStates(JointEmission):
         self.links = PairwisePotentials(width, rank, first=INITIAL_SELF_AFFINITY)
         self.parents = parents
 
-    @property
-    def weight(self) -> Tensor:
-        """(V, W) token vectors."""
-        return self.unary.weight
-
-    @property
-    def never_predicted(self) -> Tensor:
-        """(V,) -inf at tokens that are never predicted, 0 elsewhere."""
-        return self.unary.never_predicted
-
     def affinities(self) -> Tensor:
         """(K, V) g, the affinity of each state to each token."""
-        liked = self._units() @ self.tokens.T * AFFINITY_SCALE
-        whole = torch.logsumexp(liked + self.never_predicted, -1, keepdim=True)
-        return liked - whole
-
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        return F.log_softmax(self.logits(hidden) + self.never_predicted, dim=-1)
+        scores = self._units() @ self.tokens.T * AFFINITY_SCALE
+        log_normaliser = torch.logsumexp(scores + self.never_predicted, -1, keepdim=True)
+        return scores - log_normaliser
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, V) logits of a single masked position, the states marginalised."""
@@ -110,8 +96,7 @@ class JointStates(JointEmission):
 
     def _states(self, hidden: Tensor) -> Tensor:
         """(…, K) r, the unary score of each state."""
-        preferred: Tensor = self.state_scores(hidden) @ self._units().T
-        return preferred
+        return self.state_scores(hidden) @ self._units().T
 
     def _units(self) -> Tensor:
         """(K, R) v, of length one: no state has stronger links by its norm."""

@@ -53,18 +53,18 @@ class MixtureOfSoftmaxes(Emission):
         log_weights, views = self._parts(hidden)
         # Activation checkpointing: logits are recomputed in the backward pass, one softmax at a
         # time; M times (N, V) would dominate memory.
-        each = [
+        component_log_probs = [
             checkpoint(self.softmax.log_prob, view, targets, use_reentrant=False)
             for view in views.unbind(-2)
         ]
-        return torch.logsumexp(log_weights + torch.stack(each, dim=-1), dim=-1)
+        return torch.logsumexp(log_weights + torch.stack(component_log_probs, dim=-1), dim=-1)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         log_weights, views = self._parts(hidden)
         never = self.softmax.never_predicted
         # log 0 has no gradient, so -inf is filled in afterwards.
-        each = self.softmax.log_probs(views).masked_fill(never.isinf(), 0.0)
-        return torch.logsumexp(log_weights[..., None] + each, dim=-2) + never
+        component_log_probs = self.softmax.log_probs(views).masked_fill(never.isinf(), 0.0)
+        return torch.logsumexp(log_weights[..., None] + component_log_probs, dim=-2) + never
 
     def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
         log_weights, _ = self._parts(hidden.values)

@@ -1,4 +1,4 @@
-"""N-gram table emission: interpolated modified Kneser-Ney, fitted by counting."""
+"""N-gram table output layer: interpolated modified Kneser-Ney, fitted by counting, with backoff."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class NgramTable(Emission):
         super().__init__()
         self.vocabulary = vocabulary
         self._model: BackoffModel | None = None
-        nothing = np.empty(0, dtype=np.int64)
+        no_tokens = np.empty(0, dtype=np.int64)
         self.set_tables(
-            fit_kneser_ney(nothing, np.array([0]), order=order, vocabulary=vocabulary).tables
+            fit_kneser_ney(no_tokens, np.array([0]), order=order, vocabulary=vocabulary).tables
         )
 
     @property
@@ -91,20 +91,20 @@ class NgramTable(Emission):
         return self._model
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        looked_up = self.model.predict(self._contexts(hidden), self._ids(targets, lowest=0))
-        return _like(looked_up.log_probs, hidden)
+        predictions = self.model.predict(self._contexts(hidden), self._ids(targets, lowest=0))
+        return _like(predictions.log_probs, hidden)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        whole = self.model.distribution(self._contexts(hidden.flatten(0, -2)))
-        return _like(whole, hidden).view(*hidden.shape[:-1], self.vocabulary.size)
+        log_probs = self.model.distribution(self._contexts(hidden.flatten(0, -2)))
+        return _like(log_probs, hidden).view(*hidden.shape[:-1], self.vocabulary.size)
 
     def matched_order(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(N,) order of the longest known n-gram of each target: 1 is the unigram.
 
         It shows how much context was used, and where the model backed off.
         """
-        looked_up = self.model.predict(self._contexts(hidden), self._ids(targets, lowest=0))
-        return torch.from_numpy(looked_up.orders.astype(np.int64)).to(hidden.device)
+        predictions = self.model.predict(self._contexts(hidden), self._ids(targets, lowest=0))
+        return torch.from_numpy(predictions.orders.astype(np.int64)).to(hidden.device)
 
     def _contexts(self, hidden: Tensor) -> np.ndarray:
         if hidden.shape[-1] != self.order - 1:
@@ -119,7 +119,7 @@ class NgramTable(Emission):
         if ids.size and (ids.min() < lowest or ids.max() >= self.vocabulary.size):
             raise UserError(
                 f"token ids must be from {lowest} to {self.vocabulary.size - 1}, got {ids.min()} "
-                f"to {ids.max()}; encode the text with the model's own tokeniser."
+                f"to {ids.max()}; encode the text with the model's own tokenizer."
             )
         return ids
 
@@ -142,5 +142,5 @@ class NgramTable(Emission):
 
 def _like(values: np.ndarray, other: Tensor) -> Tensor:
     """As a tensor on the other's device; Apple's has no double precision."""
-    found = torch.from_numpy(values)
-    return found.float().to("mps") if other.device.type == "mps" else found.to(other.device)
+    tensor = torch.from_numpy(values)
+    return tensor.float().to("mps") if other.device.type == "mps" else tensor.to(other.device)

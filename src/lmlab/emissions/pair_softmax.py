@@ -1,4 +1,4 @@
-"""Pair softmax emission: softmax over the sum of two sources, for all pairs at once."""
+"""Softmax of the sum of two context vectors, for all pairs at once by a fast log-normaliser."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ _ROWS_AT_ONCE = 1024
 """Rows of logits held at once, which bounds the memory of scoring."""
 
 
-def pairs_within(reach: int | None, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(P,), (P,) all ordered pairs of `count` positions less than `reach` apart, row-major."""
-    place = torch.arange(count, device=device)
-    apart = (place[:, None] - place).abs()
-    first, second = (apart < (count if reach is None else reach)).nonzero(as_tuple=True)
+def pairs_within(
+    max_distance: int | None, count: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(P,), (P,) ordered pairs of `count` positions less than `max_distance` apart."""
+    positions = torch.arange(count, device=device)
+    distance = (positions[:, None] - positions).abs()
+    first, second = (distance < (count if max_distance is None else max_distance)).nonzero(
+        as_tuple=True
+    )
     return first, second
 
 
@@ -58,11 +62,11 @@ def _powers(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PairSoftmax(Softmax):
-    """Softmax of pairs less than `reach` apart: p(k | a, b) = softmax_k(e_k · (x_a + y_b) + b_k).
+    """Pair softmax p(k | a, b) = softmax_k(e_k · (x_a + y_b) + b_k), |a - b| < `max_distance`.
 
     The fast version of `Softmax` over the sums of `TwoLatentParents`: it takes the two halves of
     each token, (…, S, 2 W), and gives P pairs, in the order of `pairs_within`. Their normalisers
-    are inner products of exponentials: two softmaxes per token instead of 2 · reach - 1.
+    are inner products of exponentials: two softmaxes per token instead of 2 · max_distance - 1.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"sources"})
@@ -72,11 +76,11 @@ class PairSoftmax(Softmax):
         width: int,
         vocabulary: Vocabulary,
         *,
-        reach: int | None,
+        max_distance: int | None,
         tied: nn.Embedding | None = None,
     ) -> None:
         super().__init__(width, vocabulary, tied=tied)
-        self.max_distance = reach
+        self.max_distance = max_distance
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         raise TypeError("PairSoftmax predicts from pairs of sources; ask for pair_log_prob")

@@ -1,6 +1,8 @@
-"""Softmax emission: inner products with an output vector for each token."""
+"""Softmax emissions: inner products, cosines, or distances (RBF) to an output vector per token."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -9,17 +11,15 @@ from torch import Tensor, nn
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import never_predicted_mask, output_embedding
+from lmlab.layers.input_embedding import scale_to_radius
 from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
-class Softmax(Emission):
-    """Softmax over token logits: p(k | h) = softmax_k(e_k · h + b_k).
+class LinearSoftmax(Emission):
+    """Base class: softmax of logits e · x + b, with x a function of the hidden state.
 
-    `tied` shares the input embedding as e (Press and Wolf 2017). Tokens that are never predicted
-    get a bias of -inf. `dropout` is applied to the hidden state; use it if the backbone has none at
-    its output. `transform` is applied to hidden states first (BERT's prediction head), only at
-    targets; it may change the width, and `width` is the one after it. Hidden (…, W),
-    log-probabilities (…, V).
+    Hidden (…, W), log-probabilities (…, V). `tied` shares the input embedding as output vectors
+    (Press and Wolf 2017).
     """
 
     never_predicted: Tensor
@@ -32,38 +32,65 @@ class Softmax(Emission):
         *,
         tied: nn.Embedding | None = None,
         dropout: float = 0.0,
-        bias: bool = True,
-        transform: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.weight = output_embedding(width, vocabulary, tied)
-        self.bias = nn.Parameter(torch.zeros(vocabulary.size)) if bias else None
         self.dropout = nn.Dropout(dropout)
-        self.transform = transform
         self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
-    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return linear_log_prob(self._transformed(hidden), self.weight, self._biases(), targets)
+    def linear(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(…, W) x, (V, W) the output vectors e and (V,) the bias b."""
+        raise TypeError(f"{type(self).__name__} does not define linear")
 
-    def log_prob_by_index(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        return linear_log_prob(*self.linear(hidden), targets)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(F.linear(*self.linear(hidden)), dim=-1)
+
+
+class Softmax(LinearSoftmax):
+    """Softmax over token logits: p(k | h) = softmax_k(e_k · h + b_k).
+
+    `tied` shares the input embedding as e (Press and Wolf 2017). Tokens that are never predicted
+    get a bias of -inf. `dropout` is applied to the hidden state; use it if the backbone has none at
+    its output. `transform` is applied to hidden states first (BERT's prediction head), only at
+    targets; it may change the width, and `width` is the one after it. Hidden (…, W),
+    log-probabilities (…, V).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        vocabulary: Vocabulary,
+        *,
+        tied: nn.Embedding | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        transform: nn.Module | None = None,
+    ) -> None:
+        super().__init__(width, vocabulary, tied=tied, dropout=dropout)
+        self.bias = nn.Parameter(torch.zeros(vocabulary.size)) if bias else None
+        self.transform = transform
+
+    def linear(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self._transformed(hidden), self.weight, self._biases()
+
+    def log_prob_by_index(self, hidden: Tensor, index: Tensor, targets: Tensor) -> Tensor:
         """Inner products of targets with their hidden states, minus the log-normalisers."""
-        heard = self._transformed(hidden)
-        scores = (heard[which] * self.weight[targets]).sum(-1) + self._biases()[targets]
-        return scores - self._log_normaliser(heard)[which]
+        transformed = self._transformed(hidden)
+        scores = (transformed[index] * self.weight[targets]).sum(-1) + self._biases()[targets]
+        return scores - self._log_normaliser(transformed)[index]
 
     def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean of all logits is the logit of the mean vector, so it needs no second product."""
-        heard, offsets = self._transformed(hidden), self._biases()
-        exact = linear_log_prob(heard, self.weight, offsets, targets)
-        score = (heard * F.embedding(targets, self.weight)).sum(-1) + offsets[targets]
+        transformed, offsets = self._transformed(hidden), self._biases()
+        exact = linear_log_prob(transformed, self.weight, offsets, targets)
+        score = (transformed * F.embedding(targets, self.weight)).sum(-1) + offsets[targets]
         possible = self.never_predicted == 0
-        mean = heard @ self.weight[possible].mean(0) + offsets[possible].mean()
+        mean = transformed @ self.weight[possible].mean(0) + offsets[possible].mean()
         # The log-normaliser is the logit minus its log-probability.
         return exact, mean - (score - exact)
-
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        scores = F.linear(self._transformed(hidden), self.weight, self._biases())
-        return F.log_softmax(scores, dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, V) e_k · h + b_k of all tokens, including those that are never predicted."""
@@ -74,14 +101,16 @@ class Softmax(Emission):
         scores = (self._transformed(hidden) * self.weight[targets]).sum(-1)
         return scores if self.bias is None else scores + self.bias[targets]
 
-    def scores(self, hidden: Tensor, own: Tensor, shared: Tensor | None = None) -> Tensor:
+    def scores(self, hidden: Tensor, candidates: Tensor, shared: Tensor | None = None) -> Tensor:
         """Inner products with the vectors of given tokens only: see `CandidateLogits.scores`."""
-        heard = self._transformed(hidden)
-        found = (F.embedding(own, self.weight) @ heard[..., None]).squeeze(-1) + self._bias_of(own)
+        transformed = self._transformed(hidden)
+        own_scores = (F.embedding(candidates, self.weight) @ transformed[..., None]).squeeze(
+            -1
+        ) + self._bias_of(candidates)
         if shared is None:
-            return found
-        common = heard @ F.embedding(shared, self.weight).t() + self._bias_of(shared)
-        return torch.cat([found, common], 1)
+            return own_scores
+        shared_scores = transformed @ F.embedding(shared, self.weight).t() + self._bias_of(shared)
+        return torch.cat([own_scores, shared_scores], 1)
 
     @torch.no_grad()
     def initialise_logits(self, log_probs: Tensor) -> None:
@@ -102,8 +131,7 @@ class Softmax(Emission):
     def _transformed(self, hidden: Tensor) -> Tensor:
         """The hidden state after `transform` and dropout."""
         transformed = hidden if self.transform is None else self.transform(hidden)
-        dropped: Tensor = self.dropout(transformed)
-        return dropped
+        return self.dropout(transformed)
 
     def _biases(self) -> Tensor:
         """(V,) b_k, and -inf at tokens that are never predicted."""
@@ -115,3 +143,53 @@ class Softmax(Emission):
         targets = torch.full((len(hidden),), any_token, device=hidden.device)
         score = hidden @ self.weight[any_token] + offsets[any_token]
         return score - linear_log_prob(hidden, self.weight, offsets, targets)
+
+
+class CosineSoftmax(LinearSoftmax):
+    """Cosine softmax: p(k | h) = softmax_k(β cos(e_k, h)), with one learned scale β > 0.
+
+    Both vectors are normalised, so that no token wins by its norm, and there is no bias. `dropout`
+    is applied after normalisation: before it, normalising would undo dropout's rescaling, cosines
+    would be smaller in training than in evaluation by √(1 - dropout), and the model would be
+    overconfident.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        vocabulary: Vocabulary,
+        *,
+        tied: nn.Embedding | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(width, vocabulary, tied=tied, dropout=dropout)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale or width**0.5)))
+
+    def linear(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scaled = self.dropout(scale_to_radius(hidden)) * self.log_scale.exp()
+        return scaled, scale_to_radius(self.weight), self.never_predicted
+
+
+class RadialBasis(LinearSoftmax):
+    """RBF softmax: p(k | h) = softmax_k(-β |h - e_k|²), β > 0 learned and initially ½.
+
+    |h|² is the same for every token, so the logits are 2β h · e_k - β |e_k|²: a softmax whose bias
+    is determined by the vector's norm, and so of the same rank.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        vocabulary: Vocabulary,
+        *,
+        tied: nn.Embedding | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(width, vocabulary, tied=tied, dropout=dropout)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(0.5)))
+
+    def linear(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scale = self.log_scale.exp()
+        bias = self.never_predicted - scale * self.weight.square().sum(-1)
+        return 2 * scale * self.dropout(hidden), self.weight, bias

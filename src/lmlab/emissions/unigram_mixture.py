@@ -1,4 +1,4 @@
-"""Mixture of unigrams emission, without context."""
+"""Mixture of unigrams without context, p(s) = Σ_z π_z P(s | z), with its EM steps."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class UnigramMixture(Emission):
 
     def expected_counts(self, tokens: Tensor) -> Tensor:
         """E step: (K, V) expected counts of each token under each state."""
-        seen = torch.bincount(tokens, minlength=self.table.shape[1]).to(self.table.dtype)
+        counts = torch.bincount(tokens, minlength=self.table.shape[1]).to(self.table.dtype)
         posterior = torch.softmax(self.joint().nan_to_num(neginf=-1e30), dim=0)
-        return posterior * seen
+        return posterior * counts
 
     @torch.no_grad()
     def set_from_counts(self, counts: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Word2vec emission: two vectors per word, one as context (input) and one as target (output).
+"""Word2vec p(w | context) from CBOW (mean, sum, product of sigmoids) or skip-gram scores.
 
 Negative sampling fits score(w, c) to log p(w | c) - log k q(w), with k samples from the noise q: it
 is noise-contrastive estimation with the normaliser fixed at 1 (Mnih and Kavukcuoglu 2013, Levy and
@@ -43,25 +43,25 @@ class ContextCombination(nn.Module):
     code: str
     """Its name in compiled code."""
 
-    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
+    def forward(self, context: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
 class PooledContext(ContextCombination):
     """CBOW: score(w, c) = o_w · mean_j x_j, or the sum. With an empty context, 0.
 
-    With `whole`, the gradient of the mean reaches each x_j undivided, as in word2vec and gensim:
-    context vectors learn faster by the number of context words (İrsoy et al. 2021).
+    With `undivided_gradient`, the gradient of the mean reaches each x_j undivided, as in word2vec
+    and gensim: context vectors learn faster by the number of context words (İrsoy et al. 2021).
     """
 
-    def __init__(self, *, mean: bool, whole: bool = False) -> None:
+    def __init__(self, *, mean: bool, undivided_gradient: bool = False) -> None:
         super().__init__()
         self.mean = mean
-        self.whole = mean and whole
+        self.whole = mean and undivided_gradient
         self.code = "mean" if mean else "sum"
 
-    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
-        total = (around * present[..., None]).sum(1, keepdim=True)
+    def forward(self, context: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
+        total = (context * present[..., None]).sum(1, keepdim=True)
         pooled = total
         if self.mean:
             pooled = total / present.sum(1).clamp(min=1)[:, None, None]
@@ -76,9 +76,9 @@ class SigmoidProduct(ContextCombination):
 
     code = "product"
 
-    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
-        each = F.logsigmoid(around @ candidates.mT) * present[..., None]
-        total = each.sum(1, keepdim=True)
+    def forward(self, context: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
+        log_sigmoids = F.logsigmoid(context @ candidates.mT) * present[..., None]
+        total = log_sigmoids.sum(1, keepdim=True)
         total = total.clamp(max=-1e-6)  # a product of 1 would have an infinite score
         return CombinedScores(total - torch.log(-torch.expm1(total)), present.any(1, keepdim=True))
 
@@ -88,8 +88,8 @@ class EachContextWord(ContextCombination):
 
     code = "each"
 
-    def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
-        return CombinedScores(around @ candidates.mT, present)
+    def forward(self, context: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
+        return CombinedScores(context @ candidates.mT, present)
 
 
 class Word2VecEmission(Emission):
@@ -107,32 +107,31 @@ class Word2VecEmission(Emission):
     def __init__(
         self,
         width: int,
-        law: UnigramDistribution,
+        unigram: UnigramDistribution,
         combination: ContextCombination,
         *,
         negatives: int,
     ) -> None:
         super().__init__()
         self.negatives = negatives
-        self.unigram = law
+        self.unigram = unigram
         self.combination = combination
-        size = law.vocabulary.size
+        size = unigram.vocabulary.size
         self.inputs = nn.Parameter((torch.rand(size, width) - 0.5) / width)
         self.outputs = nn.Parameter(torch.zeros(size, width))
 
     def combined_scores(self, contexts: Tensor, candidates: Tensor | None = None) -> CombinedScores:
         """Scores of the candidates (N, C), all tokens unless given, by contexts (N, M)."""
         present = contexts != NO_TOKEN
-        around = F.embedding(contexts.clamp(min=0), self.inputs)
+        context = F.embedding(contexts.clamp(min=0), self.inputs)
         vectors = self.outputs if candidates is None else F.embedding(candidates, self.outputs)
-        joined: CombinedScores = self.combination(around, present, vectors)
-        return joined
+        return self.combination(context, present, vectors)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         contexts = hidden.reshape(-1, hidden.shape[-1])
         rows = max(1, MAX_SCORES_AT_ONCE // (len(self.outputs) * max(1, contexts.shape[1])))
-        found = [self._log_probs(part) for part in contexts.split(rows)]
-        log_probs = torch.cat(found) if found else self.outputs.new_zeros(0, len(self.outputs))
+        chunks = [self._log_probs(part) for part in contexts.split(rows)]
+        log_probs = torch.cat(chunks) if chunks else self.outputs.new_zeros(0, len(self.outputs))
         return log_probs.view(*hidden.shape[:-1], len(self.outputs))
 
     def _log_probs(self, contexts: Tensor) -> Tensor:
@@ -144,6 +143,6 @@ class Word2VecEmission(Emission):
         empty = ~present.any(1, keepdim=True)
         scores = scores.masked_fill(empty[..., None], 0.0)
         present = present | (empty & (torch.arange(present.shape[1], device=present.device) == 0))
-        each = F.log_softmax(scores + prior, dim=-1)
-        each = each.masked_fill(~present[..., None], -torch.inf)
-        return torch.logsumexp(each, dim=1) - present.sum(1).log()[:, None]
+        log_probs = F.log_softmax(scores + prior, dim=-1)
+        log_probs = log_probs.masked_fill(~present[..., None], -torch.inf)
+        return torch.logsumexp(log_probs, dim=1) - present.sum(1).log()[:, None]

@@ -1,4 +1,4 @@
-"""Ablation study: a system trained intact and with some of its terms disabled, compared."""
+"""Ablation study: plan and results of a system trained intact and with terms disabled, by seed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class AblationPlan:
     def record(self) -> dict[str, Any]:
         """What must stay the same when an ablation is resumed."""
         system, training = asdict(self.plan.system_config), asdict(self.plan.training)
-        found = {
+        record = {
             "system": self.card.name,
             "size": self.plan.size,
             "recipe": self.plan.recipe,
@@ -107,7 +107,7 @@ class AblationPlan:
             **{name: value for name, value in training.items() if name != "seed"},
             **system,
         }
-        return dict(json.loads(json.dumps(found)))
+        return dict(json.loads(json.dumps(record)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +131,8 @@ class Ablation:
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-serialisable dict."""
-        found = asdict(self) | {"path": str(self.path)}
-        return dict(json.loads(json.dumps(found)))
+        record = asdict(self) | {"path": str(self.path)}
+        return dict(json.loads(json.dumps(record)))
 
 
 def plan_ablation(
@@ -153,9 +153,9 @@ def plan_ablation(
     """Resolve and check everything before anything is trained."""
     card = find_system(system)
     if not card.switches:
-        having = [other.name for other in catalogue().values() if other.switches]
+        names = [other.name for other in catalogue().values() if other.switches]
         raise UserError(
-            f"{card.name} declares no switches to turn off; those that do: {', '.join(having)}."
+            f"{card.name} declares no switches to turn off; those that do: {', '.join(names)}."
         )
     if seeds < 1:
         raise UserError(f"an ablation needs at least one seed, got {seeds}.")
@@ -165,7 +165,7 @@ def plan_ablation(
         raise UserError("an ablation sets its seeds itself; give their number by --seeds.")
     plan = make_training_plan(card, size or DEFAULT_SIZE, recipe, given, {"epochs": epochs}, 0)
     given.pop("off", None)
-    sets, notes = _sets(
+    sets, notes = _ablated_sets(
         card, plan, switches, each=each or (switches is None and not pairs), pairs=pairs
     )
     return AblationPlan(
@@ -176,12 +176,12 @@ def plan_ablation(
         given=given,
         ablated_sets=sets,
         seeds=seeds,
-        report_epochs=_epochs(at, plan.training),
+        report_epochs=_report_epochs(at, plan.training),
         notes=notes,
     )
 
 
-def _epochs(at: Sequence[int], training: TrainingConfig) -> tuple[int, ...]:
+def _report_epochs(at: Sequence[int], training: TrainingConfig) -> tuple[int, ...]:
     if training.epochs is None or training.steps is not None or training.minutes is not None:
         raise UserError("the budget of an ablation is in epochs; remove steps and minutes.")
     for epoch in at:
@@ -193,7 +193,7 @@ def _epochs(at: Sequence[int], training: TrainingConfig) -> tuple[int, ...]:
     return tuple(sorted(set(at))) or (training.epochs,)
 
 
-def _sets(
+def _ablated_sets(
     card: Card,
     plan: TrainingPlan,
     switches: str | Sequence[Sequence[int | str]] | None,
@@ -206,26 +206,28 @@ def _sets(
     Terms disabled in the settings are disabled in every set, the intact one too.
     """
     base: DisabledTerms = tuple(plan.system_config.off)
-    if refusal := _refusal(card, plan, base):
+    if refusal := _build_error(card, plan, base):
         raise UserError(refusal)
-    named = _named(card, switches)
+    named = _parse_sets(card, switches)
     for off in named:
-        if refusal := _refusal(card, plan, _joined(base, off)):
+        if refusal := _build_error(card, plan, _union(base, off)):
             raise UserError(refusal)
     others = [switch for switch in range(len(card.switches)) if switch not in base]
-    tried: list[DisabledTerms] = [(switch,) for switch in others] if each else []
-    tried += list(combinations(others, 2)) if pairs else []
+    candidates: list[DisabledTerms] = [(switch,) for switch in others] if each else []
+    candidates += list(combinations(others, 2)) if pairs else []
     notes = []
-    for off in tried:
-        if refusal := _refusal(card, plan, _joined(base, off)):
+    for off in candidates:
+        if refusal := _build_error(card, plan, _union(base, off)):
             notes.append(f"{describe_switches(off, card.switches)} was left out: {refusal}")
         else:
             named.append(off)
-    joined = [base, *(_joined(base, off) for off in named)]
+    joined = [base, *(_union(base, off) for off in named)]
     return tuple(dict.fromkeys(joined)), tuple(notes)
 
 
-def _named(card: Card, switches: str | Sequence[Sequence[int | str]] | None) -> list[DisabledTerms]:
+def _parse_sets(
+    card: Card, switches: str | Sequence[Sequence[int | str]] | None
+) -> list[DisabledTerms]:
     if switches is None:
         return []
     if isinstance(switches, str):
@@ -233,11 +235,11 @@ def _named(card: Card, switches: str | Sequence[Sequence[int | str]] | None) -> 
     return [parse_switches(off, card.switches, of=card.name) for off in switches]
 
 
-def _joined(base: DisabledTerms, off: DisabledTerms) -> DisabledTerms:
+def _union(base: DisabledTerms, off: DisabledTerms) -> DisabledTerms:
     return tuple(sorted({*base, *off}))
 
 
-def _refusal(card: Card, plan: TrainingPlan, off: DisabledTerms) -> str:
+def _build_error(card: Card, plan: TrainingPlan, off: DisabledTerms) -> str:
     """Why the system can't be built with these disabled; empty where it can."""
     module = system_module(card.name)
     try:
@@ -248,61 +250,65 @@ def _refusal(card: Card, plan: TrainingPlan, off: DisabledTerms) -> str:
 
 
 def summarise_trials(
-    question: AblationPlan, trials: Sequence[AblationTrial], *, path: Path, split: str
+    plan: AblationPlan, trials: Sequence[AblationTrial], *, path: Path, split: str
 ) -> Ablation:
     """Aggregate the finished trials into rows."""
-    found = {(trial.disabled, trial.seed): trial for trial in trials}
-    wanted = [(off, seed) for seed in range(question.seeds) for off in question.ablated_sets]
-    asked = [found[key] for key in wanted if key in found]
-    rows = [_row(question, off, asked) for off in question.ablated_sets]
-    last = question.report_epochs[-1]
+    by_key = {(trial.disabled, trial.seed): trial for trial in trials}
+    keys = [(off, seed) for seed in range(plan.seeds) for off in plan.ablated_sets]
+    finished_trials = [by_key[key] for key in keys if key in by_key]
+    rows = [_row(plan, off, finished_trials) for off in plan.ablated_sets]
+    last = plan.report_epochs[-1]
 
     def rank(row: AblationRow) -> float:
         return row.losses[last].mean if last in row.losses else float("inf")
 
     return Ablation(
         path=path,
-        system=question.card.name,
-        corpus=question.data,
+        system=plan.card.name,
+        corpus=plan.data,
         split=split,
-        switches=question.card.switches,
-        report_epochs=question.report_epochs,
-        seeds=question.seeds,
+        switches=plan.card.switches,
+        report_epochs=plan.report_epochs,
+        seeds=plan.seeds,
         rows=tuple(sorted((row for row in rows if row is not None), key=rank)),
-        trials=tuple(asked),
-        notes=question.notes,
-        finished=len(asked) == len(wanted),
+        trials=tuple(finished_trials),
+        notes=plan.notes,
+        finished=len(finished_trials) == len(keys),
     )
 
 
 def _row(
-    question: AblationPlan, off: DisabledTerms, trials: Sequence[AblationTrial]
+    plan: AblationPlan, off: DisabledTerms, trials: Sequence[AblationTrial]
 ) -> AblationRow | None:
-    own = [trial for trial in trials if trial.disabled == off]
-    if not own:
+    row_trials = [trial for trial in trials if trial.disabled == off]
+    if not row_trials:
         return None
-    intact = {trial.seed: trial for trial in trials if trial.disabled == question.intact}
+    intact = {trial.seed: trial for trial in trials if trial.disabled == plan.intact}
     losses, differences = {}, {}
-    for epoch in question.report_epochs:
-        by_seed = {t.seed: loss for t in own if (loss := t.loss_at(epoch)) is not None}
-        whole = {seed: trial.loss_at(epoch) for seed, trial in intact.items()}
-        paired = [loss - b for seed, loss in by_seed.items() if (b := whole.get(seed)) is not None]
+    for epoch in plan.report_epochs:
+        by_seed = {t.seed: loss for t in row_trials if (loss := t.loss_at(epoch)) is not None}
+        intact_losses = {seed: trial.loss_at(epoch) for seed, trial in intact.items()}
+        paired = [
+            loss - baseline
+            for seed, loss in by_seed.items()
+            if (baseline := intact_losses.get(seed)) is not None
+        ]
         if by_seed:
-            losses[epoch] = _figure(list(by_seed.values()))
-        if paired and off != question.intact:
-            differences[epoch] = _figure(paired)
+            losses[epoch] = _seed_mean(list(by_seed.values()))
+        if paired and off != plan.intact:
+            differences[epoch] = _seed_mean(paired)
     return AblationRow(
         disabled=off,
-        terms=describe_switches(off, question.card.switches),
-        intact=off == question.intact,
-        parameters=own[0].parameters,
-        seconds=mean(trial.seconds for trial in own),
+        terms=describe_switches(off, plan.card.switches),
+        intact=off == plan.intact,
+        parameters=row_trials[0].parameters,
+        seconds=mean(trial.seconds for trial in row_trials),
         losses=losses,
         differences=differences,
-        failed=next((trial.failed for trial in own if trial.failed), ""),
+        failed=next((trial.failed for trial in row_trials if trial.failed), ""),
     )
 
 
-def _figure(values: Sequence[float]) -> SeedMean:
+def _seed_mean(values: Sequence[float]) -> SeedMean:
     spread = stdev(values) if len(values) > 1 else None
     return SeedMean(mean=mean(values), standard_deviation=spread, seeds=len(values))

@@ -1,4 +1,4 @@
-"""Training runs of an ablation: finished ones are kept, interrupted ones resumed."""
+"""Training runs of an ablation, in sequence or parallel: finished ones kept, others resumed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ from lmlab.experiments.ablation import (
 )
 from lmlab.training.distributed import lock_output
 from lmlab.training.progress import StopSignals
-from lmlab.training.reporting import NOT_FINITE, format_exact_duration, read_metrics
-from lmlab.training.run_folder import RunFolder, build_system
+from lmlab.training.run_folder import RunFolder
+from lmlab.training.setting_records import format_value
+from lmlab.training.system_building import build_system
 from lmlab.training.train import train
+from lmlab.training.training_logs import NOT_FINITE, format_exact_duration, read_metrics
 
 RECORD_FILE = "ablation.json"
 HELD_OUT_SPLITS = ("validation", "test")
@@ -47,36 +49,36 @@ class TrialTask:
     seed: int
     folder: str
 
-    def name(self, question: AblationPlan) -> str:
+    def name(self, plan: AblationPlan) -> str:
         """A readable name."""
-        words = describe_switches(self.disabled, question.card.switches)
-        return f"{question.card.name}, {words}{' off' if self.disabled else ''}, seed {self.seed}"
+        terms = describe_switches(self.disabled, plan.card.switches)
+        return f"{plan.card.name}, {terms}{' off' if self.disabled else ''}, seed {self.seed}"
 
 
 def run_ablation(
-    question: AblationPlan, out: Path, *, jobs: int, quiet: bool, tell: ReportProgress
+    plan: AblationPlan, out: Path, *, jobs: int, quiet: bool, report: ReportProgress
 ) -> Ablation:
     """Train what is missing; after each training the record is rewritten."""
-    book = AblationRecord(question, out)
-    missing = [task for task in _tasks(question) if not book.is_finished(task)]
-    done = len(_tasks(question)) - len(missing)
-    if done:
-        tell(f"{done} of {len(_tasks(question))} trainings were done before")
+    record = AblationRecord(plan, out)
+    missing = [task for task in _tasks(plan) if not record.is_finished(task)]
+    finished = len(_tasks(plan)) - len(missing)
+    if finished:
+        report(f"{finished} of {len(_tasks(plan))} trainings were done before")
     if not missing:
-        book.write()  # nothing to train, but the table may have changed
+        record.write()  # nothing to train, but the table may have changed
     elif jobs == 1:
-        _in_turn(question, book, missing, quiet, tell)
+        _run_sequentially(record, missing, quiet, report)
     else:
-        _at_once(question, book, missing, jobs, tell)
-    return book.ablation()
+        _run_in_parallel(record, missing, jobs, report)
+    return record.ablation()
 
 
-def _tasks(question: AblationPlan) -> list[TrialTask]:
+def _tasks(plan: AblationPlan) -> list[TrialTask]:
     """One seed of every set first, so that an unfinished table is informative."""
     return [
         TrialTask(disabled=off, seed=seed, folder=f"{_folder(off)}-seed{seed}")
-        for seed in range(question.seeds)
-        for off in question.ablated_sets
+        for seed in range(plan.seeds)
+        for off in plan.ablated_sets
     ]
 
 
@@ -87,8 +89,8 @@ def _folder(off: DisabledTerms) -> str:
 class AblationRecord:
     """Ablation record, in the ablation's folder: the plan, and every finished trial."""
 
-    def __init__(self, question: AblationPlan, out: Path) -> None:
-        self.question = question
+    def __init__(self, plan: AblationPlan, out: Path) -> None:
+        self.plan = plan
         self.out = out
         self.runs = out / "runs"
         self._trials: dict[tuple[DisabledTerms, int], AblationTrial] = {}
@@ -98,25 +100,25 @@ class AblationRecord:
 
     def _read(self, path: Path) -> None:
         try:
-            before = read_json_object(path)
-            asked, trials = dict(before["asked"]), before["all_trials"]
-            self._split = str(before["split"])
+            stored = read_json_object(path)
+            stored_plan, trials = dict(stored["asked"]), stored["all_trials"]
+            self._split = str(stored["split"])
             for trial in trials:
                 losses = tuple((int(epoch), float(loss)) for epoch, loss in trial["losses"])
-                again = {**trial, "disabled": tuple(trial["disabled"]), "losses": losses}
-                self._trials[again["disabled"], again["seed"]] = parse_dataclass(
-                    AblationTrial, again
+                fields = {**trial, "disabled": tuple(trial["disabled"]), "losses": losses}
+                self._trials[fields["disabled"], fields["seed"]] = parse_dataclass(
+                    AblationTrial, fields
                 )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(
                 f"{path} is not the record of an ablation; choose another --out."
             ) from error
-        now = self.question.record()
-        for name in sorted(now.keys() | asked.keys()):
-            if asked.get(name) != now.get(name):
+        current = self.plan.record()
+        for name in sorted(current.keys() | stored_plan.keys()):
+            if stored_plan.get(name) != current.get(name):
                 raise UserError(
-                    f"the ablation in {self.out} was started with {name}={asked.get(name)}, "
-                    f"got {now.get(name)}; resume unchanged, or choose another --out."
+                    f"the ablation in {self.out} was started with {name}={stored_plan.get(name)}, "
+                    f"got {current.get(name)}; resume unchanged, or choose another --out."
                 )
 
     def is_finished(self, task: TrialTask) -> bool:
@@ -134,16 +136,16 @@ class AblationRecord:
     def ablation(self) -> Ablation:
         """The table so far."""
         trials = list(self._trials.values())
-        return summarise_trials(self.question, trials, path=self.out, split=self._split)
+        return summarise_trials(self.plan, trials, path=self.out, split=self._split)
 
     def write(self) -> None:
         """Write ablation.json: the table, and the earlier trials of other sets."""
-        found = self.ablation().as_dict()
-        every = [asdict(trial) for trial in self._trials.values()]
-        asked = self.question.record()
+        table = self.ablation().as_dict()
+        trials = [asdict(trial) for trial in self._trials.values()]
+        plan = self.plan.record()
         write_json(
             self.out / RECORD_FILE,
-            {"format": RECORD_FORMAT, **found, "asked": asked, "all_trials": every},
+            {"format": RECORD_FORMAT, **table, "asked": plan, "all_trials": trials},
         )
 
 
@@ -170,137 +172,124 @@ def _read_trial(task: TrialTask, run: RunFolder, failed: str) -> tuple[AblationT
     return trial, str(held_out[-1]["event"]) if held_out else ""
 
 
-def _in_turn(
-    question: AblationPlan,
-    book: AblationRecord,
-    tasks: list[TrialTask],
-    quiet: bool,
-    tell: ReportProgress,
+def _run_sequentially(
+    record: AblationRecord, tasks: list[TrialTask], quiet: bool, report: ReportProgress
 ) -> None:
     """Run sequentially in this process, each with its own progress bar."""
     total = len(tasks)
     for number, task in enumerate(tasks, 1):
-        tell(f"[{number}/{total}] {task.name(question)}")
-        _await_writer(book, task)
+        report(f"[{number}/{total}] {task.name(record.plan)}")
+        _await_checkpoint(record, task)
         failed = ""
         try:
-            result = train(**_arguments(question, task, book), quiet=quiet)
+            result = train(**_arguments(record, task), quiet=quiet)
         except UserError as error:
-            failed = _failure(book, task, error)
+            failed = _failure(record, task, error)
         else:
             if result.reason == "interrupted":
                 return
-        book.add_trial(task, failed=failed)
+        record.add_trial(task, failed=failed)
         if failed:
-            tell(failed)
+            report(failed)
 
 
-def _await_writer(book: AblationRecord, task: TrialTask) -> None:
+def _await_checkpoint(record: AblationRecord, task: TrialTask) -> None:
     """Wait for a training process of a killed ablation to write its last checkpoint."""
-    lock_output(book.runs / task.folder, wait=GRACE_SECONDS + 10).release()
+    lock_output(record.runs / task.folder, wait=GRACE_SECONDS + 10).release()
 
 
-def _arguments(question: AblationPlan, task: TrialTask, book: AblationRecord) -> dict[str, Any]:
-    out = book.runs / task.folder
+def _arguments(record: AblationRecord, task: TrialTask) -> dict[str, Any]:
+    plan, out = record.plan, record.runs / task.folder
     return {
-        "system": question.card.name,
-        "data": question.data,
+        "system": plan.card.name,
+        "data": plan.data,
         "out": out,
-        "size": question.plan.size,
-        "settings": {**question.given, "off": ",".join(map(str, task.disabled))},
-        "tokenizer": question.tokenizer,
-        "recipe": question.plan.recipe,
-        "epochs": question.plan.training.epochs,
+        "size": plan.plan.size,
+        "settings": {**plan.given, "off": ",".join(map(str, task.disabled))},
+        "tokenizer": plan.tokenizer,
+        "recipe": plan.plan.recipe,
+        "epochs": plan.plan.training.epochs,
         "seed": task.seed,
         "resume": RunFolder(out).exists(),
     }
 
 
-def _failure(book: AblationRecord, task: TrialTask, error: UserError) -> str:
+def _failure(record: AblationRecord, task: TrialTask, error: UserError) -> str:
     """A training that diverged to non-finite numbers is a result; any other error is raised."""
-    lines = read_metrics(RunFolder(book.runs / task.folder).metrics)
+    lines = read_metrics(RunFolder(record.runs / task.folder).metrics)
     if not lines or lines[-1]["event"] != NOT_FINITE:
         raise error
     return str(error)
 
 
-def _finished(
-    question: AblationPlan, book: AblationRecord, task: TrialTask, failed: str, tell: ReportProgress
+def _record_trial(
+    record: AblationRecord, task: TrialTask, failed: str, report: ReportProgress
 ) -> None:
-    trial = book.add_trial(task, failed=failed)
-    if failed:
-        tell(f"{task.name(question)}: {failed}")
-    else:
-        loss = trial.losses[-1][1]
-        tell(
-            f"{task.name(question)}: {loss:.4f} nats per token after "
-            f"{format_exact_duration(trial.seconds)}"
-        )
+    trial = record.add_trial(task, failed=failed)
+    duration = format_exact_duration(trial.seconds)
+    result = failed or f"{trial.losses[-1][1]:.4f} nats per token after {duration}"
+    report(f"{task.name(record.plan)}: {result}")
 
 
-def _at_once(
-    question: AblationPlan,
-    book: AblationRecord,
-    tasks: list[TrialTask],
-    jobs: int,
-    tell: ReportProgress,
+def _run_in_parallel(
+    record: AblationRecord, tasks: list[TrialTask], jobs: int, report: ReportProgress
 ) -> None:
     """Run several at a time, each in a process of its own with its share of the cores."""
     waiting, running = list(tasks), dict[TrialTask, subprocess.Popen[bytes]]()
-    begun = dict[TrialTask, subprocess.Popen[bytes]]()
+    started = dict[TrialTask, subprocess.Popen[bytes]]()
     share = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = {"OMP_NUM_THREADS": share, **os.environ}
-    with telling_disk_errors(book.runs):
-        book.runs.mkdir(parents=True, exist_ok=True)
+    with telling_disk_errors(record.runs):
+        record.runs.mkdir(parents=True, exist_ok=True)
     with StopSignals() as signals:
         try:
             while running or (waiting and not signals.stop_requested):
                 while waiting and len(running) < jobs and not signals.stop_requested:
                     task = waiting.pop(0)
-                    tell(f"[{len(tasks) - len(waiting)}/{len(tasks)}] {task.name(question)}")
-                    _await_writer(book, task)
-                    begun[task] = running[task] = _begin(question, book, task, environment)
+                    report(f"[{len(tasks) - len(waiting)}/{len(tasks)}] {task.name(record.plan)}")
+                    _await_checkpoint(record, task)
+                    started[task] = running[task] = _start_training(record, task, environment)
                 if signals.stop_requested:
-                    _ask_to_stop(running)
+                    _stop_all(running)
                     break
                 time.sleep(0.05)
                 for task in [task for task, job in running.items() if job.poll() is not None]:
-                    _take(question, book, task, running.pop(task).returncode, tell)
+                    _record_process(record, task, running.pop(task).returncode, report)
         finally:
-            _ask_to_stop(running)
-            _remove_refused(book, begun)
+            _stop_all(running)
+            _remove_unused_logs(record, started)
 
 
-def _begin(
-    question: AblationPlan, book: AblationRecord, task: TrialTask, environment: Mapping[str, str]
+def _start_training(
+    record: AblationRecord, task: TrialTask, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start a training as a child process that ends with this one."""
-    given = _arguments(question, task, book)
-    words = [sys.executable, "-m", "lmlab", "train", given["system"]]
+    arguments = _arguments(record, task)
+    command = [sys.executable, "-m", "lmlab", "train", arguments["system"]]
     for name in ("data", "out", "size", "tokenizer", "recipe", "epochs", "seed"):
-        if given[name] is not None:
-            words += [f"--{name}", str(given[name])]
-    for key, value in given["settings"].items():
-        words += ["--set", f"{key}={_written(value)}"]
-    words += ["--resume"] if given["resume"] else []
-    path = _log(book, task)
+        if arguments[name] is not None:
+            command += [f"--{name}", str(arguments[name])]
+    for key, value in arguments["settings"].items():
+        command += ["--set", f"{key}={format_value(value, empty='')}"]
+    command += ["--resume"] if arguments["resume"] else []
+    path = _log(record, task)
     with telling_disk_errors(path), open(path, "wb", opener=no_follow) as log:
-        return start_child(words, environment=environment, output=log)
+        return start_child(command, environment=environment, output=log)
 
 
-def _take(
-    question: AblationPlan, book: AblationRecord, task: TrialTask, code: int, tell: ReportProgress
+def _record_process(
+    record: AblationRecord, task: TrialTask, code: int, report: ReportProgress
 ) -> None:
     """Record the training of a finished process, or report its failure."""
     if code == 0:
-        _finished(question, book, task, "", tell)
+        _record_trial(record, task, "", report)
         return
-    said = _log(book, task).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    sentence = said[-1].removeprefix("lmlab: ") if said else f"it ended with code {code}."
-    _finished(question, book, task, _failure(book, task, UserError(sentence)), tell)
+    output = _log(record, task).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    sentence = output[-1].removeprefix("lmlab: ") if output else f"it ended with code {code}."
+    _record_trial(record, task, _failure(record, task, UserError(sentence)), report)
 
 
-def _ask_to_stop(running: Mapping[TrialTask, subprocess.Popen[bytes]]) -> None:
+def _stop_all(running: Mapping[TrialTask, subprocess.Popen[bytes]]) -> None:
     """Ask each process to write a checkpoint and end, and wait for it."""
     for job in running.values():
         if job.poll() is None:
@@ -309,23 +298,16 @@ def _ask_to_stop(running: Mapping[TrialTask, subprocess.Popen[bytes]]) -> None:
         job.wait()
 
 
-def _remove_refused(
-    book: AblationRecord, begun: Mapping[TrialTask, subprocess.Popen[bytes]]
+def _remove_unused_logs(
+    record: AblationRecord, started: Mapping[TrialTask, subprocess.Popen[bytes]]
 ) -> None:
     """Remove logs of trainings that were refused, or stopped, before they wrote anything."""
-    for task, job in begun.items():
-        if job.returncode != CRASHED and not (book.runs / task.folder).exists():
-            _log(book, task).unlink(missing_ok=True)
-    if not any(book.runs.iterdir()):
-        book.runs.rmdir()
+    for task, job in started.items():
+        if job.returncode != CRASHED and not (record.runs / task.folder).exists():
+            _log(record, task).unlink(missing_ok=True)
+    if not any(record.runs.iterdir()):
+        record.runs.rmdir()
 
 
-def _log(book: AblationRecord, task: TrialTask) -> Path:
-    return book.runs / f"{task.folder}.log"
-
-
-def _written(value: Any) -> str:
-    """A value in `--set` syntax."""
-    if isinstance(value, (tuple, list)):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+def _log(record: AblationRecord, task: TrialTask) -> Path:
+    return record.runs / f"{task.folder}.log"

@@ -1,4 +1,4 @@
-"""Ablation tables (terminal, Markdown, LaTeX) and figure."""
+"""Ablation study results as tables (terminal, Markdown, LaTeX) and as a figure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmlab.scoring.comparison_tables import (
     markdown_rows,
     terminal_cell,
 )
-from lmlab.training.reporting import format_exact_duration
+from lmlab.training.training_logs import format_exact_duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,22 +37,22 @@ class AblationColumn:
 
 def ablation_columns(ablation: Ablation) -> tuple[AblationColumn, ...]:
     """Columns: disabled terms, losses and differences at the reported epochs, size, time."""
-    shown = [
+    columns = [
         AblationColumn(
             "off", lambda row: ",".join(map(str, row.disabled)) or "intact", number=False
         ),
         AblationColumn("terms", lambda row: _terms(row, ablation.switches), number=False),
     ]
     for epoch in ablation.report_epochs:
-        shown += [
+        columns += [
             AblationColumn(f"loss E{epoch}", partial(_loss, epoch=epoch)),
             AblationColumn(f"difference E{epoch}", partial(_difference, epoch=epoch)),
         ]
-    shown += [
+    columns += [
         AblationColumn("parameters", lambda row: f"{row.parameters:,}"),
         AblationColumn("time", lambda row: format_exact_duration(row.seconds)),
     ]
-    return tuple(shown)
+    return tuple(columns)
 
 
 def _terms(row: AblationRow, switches: Sequence[str]) -> str:
@@ -69,19 +69,21 @@ def _difference(row: AblationRow, epoch: int) -> str:
     return _number(row.differences.get(epoch), "{:+.4f}")
 
 
-def _number(figure: SeedMean | None, form: str) -> str:
-    if figure is None:
+def _number(result: SeedMean | None, template: str) -> str:
+    if result is None:
         return MISSING
-    spread = "" if figure.standard_deviation is None else f" ± {figure.standard_deviation:.4f}"
-    return form.format(figure.mean) + spread
+    spread = "" if result.standard_deviation is None else f" ± {result.standard_deviation:.4f}"
+    return template.format(result.mean) + spread
 
 
 def ablation_caption(ablation: Ablation) -> str:
     """Table caption."""
     seeds = "one seed" if ablation.seeds == 1 else f"{ablation.seeds} seeds"
     spread = "" if ablation.seeds == 1 else ", ± the standard deviation over them"
-    whole = next((row for row in ablation.rows if row.intact), None)
-    against = "the intact system" if whole is None or not whole.disabled else f"{whole.terms} off"
+    intact = next((row for row in ablation.rows if row.intact), None)
+    against = (
+        "the intact system" if intact is None or not intact.disabled else f"{intact.terms} off"
+    )
     text = (
         f"{ablation.system} on {ablation.corpus}, {ablation.split} split: nats per token "
         f"after the epochs E, {seeds}{spread}; differences to {against} with the same seed."
@@ -96,23 +98,23 @@ def ablation_rich_table(ablation: Ablation) -> Table:
     table = Table(
         title=terminal_cell(ablation_caption(ablation)), title_justify="left", title_style=""
     )
-    shown = ablation_columns(ablation)
-    for column in shown:
+    columns = ablation_columns(ablation)
+    for column in columns:
         justify = "right" if column.number else "left"
         table.add_column(column.heading, justify=justify, no_wrap=column.number)  # type: ignore[arg-type]
     for row in ablation.rows:
         style = "bold" if row.intact else None
-        table.add_row(*(terminal_cell(column.show(row)) for column in shown), style=style)
+        table.add_row(*(terminal_cell(column.show(row)) for column in columns), style=style)
     return table
 
 
 def ablation_markdown(ablation: Ablation) -> str:
     """The table and its notes in Markdown."""
-    shown = ablation_columns(ablation)
+    columns = ablation_columns(ablation)
     table = markdown_rows(
-        [column.heading for column in shown],
-        [column.number for column in shown],
-        ([column.show(row) for column in shown] for row in ablation.rows),
+        [column.heading for column in columns],
+        [column.number for column in columns],
+        ([column.show(row) for column in columns] for row in ablation.rows),
     )
     notes = [f"- {markdown_escape(note)}" for note in ablation.notes]
     lines = [
@@ -126,16 +128,18 @@ def ablation_markdown(ablation: Ablation) -> str:
 
 def ablation_latex(ablation: Ablation) -> str:
     """A LaTeX `table` with the package booktabs."""
-    shown = ablation_columns(ablation)
-    align = "".join("r" if column.number else "l" for column in shown)
-    rows = [" & ".join(latex_escape(column.show(row)) for column in shown) for row in ablation.rows]
+    columns = ablation_columns(ablation)
+    align = "".join("r" if column.number else "l" for column in columns)
+    rows = [
+        " & ".join(latex_escape(column.show(row)) for column in columns) for row in ablation.rows
+    ]
     return "\n".join(
         [
             r"\begin{table}",
             r"  \centering",
             rf"  \begin{{tabular}}{{{align}}}",
             r"    \toprule",
-            "    " + " & ".join(latex_escape(column.heading) for column in shown) + r" \\",
+            "    " + " & ".join(latex_escape(column.heading) for column in columns) + r" \\",
             r"    \midrule",
             *(f"    {row} \\\\" for row in rows),
             r"    \bottomrule",
@@ -164,24 +168,24 @@ def ablation_figure(ablation: Ablation) -> FigureSpec:
 def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[AblationRow]) -> None:
     axes = canvas.subplots()
     axes.axvline(0, color=FOREGROUND_COLOUR, linewidth=1)
-    for look, epoch in enumerate(ablation.report_epochs):
-        shift = 0.25 * (look - (len(ablation.report_epochs) - 1) / 2)
-        for place, row in enumerate(rows):
-            figure = row.differences.get(epoch)
-            if figure is None:
+    for index, epoch in enumerate(ablation.report_epochs):
+        shift = 0.25 * (index - (len(ablation.report_epochs) - 1) / 2)
+        for row_index, row in enumerate(rows):
+            difference = row.differences.get(epoch)
+            if difference is None:
                 continue
-            at = place + shift
-            each = _by_seed(ablation, row, epoch)
-            axes.plot(each, [at] * len(each), ".", color=colour(look), alpha=0.5, markersize=4)
+            y = row_index + shift
+            seeds = _seed_differences(ablation, row, epoch)
+            axes.plot(seeds, [y] * len(seeds), ".", color=colour(index), alpha=0.5, markersize=4)
             axes.errorbar(
-                figure.mean,
-                at,
-                xerr=figure.standard_deviation,
+                difference.mean,
+                y,
+                xerr=difference.standard_deviation,
                 fmt="o",
-                color=colour(look),
+                color=colour(index),
                 markersize=5,
                 capsize=2,
-                label=f"epoch {epoch}" if place == 0 else None,
+                label=f"epoch {epoch}" if row_index == 0 else None,
             )
     axes.set_yticks(range(len(rows)), [f"{row.terms} off" for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -191,12 +195,12 @@ def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[AblationRow]) -> No
         add_legend(axes)
 
 
-def _by_seed(ablation: Ablation, row: AblationRow, epoch: int) -> list[float]:
+def _seed_differences(ablation: Ablation, row: AblationRow, epoch: int) -> list[float]:
     """The row's differences by seed."""
-    whole = next(each.disabled for each in ablation.rows if each.intact)
+    intact = next(other.disabled for other in ablation.rows if other.intact)
     loss = {(trial.disabled, trial.seed): trial.loss_at(epoch) for trial in ablation.trials}
-    pairs = [(loss.get((row.disabled, s)), loss.get((whole, s))) for s in range(ablation.seeds)]
-    return [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+    pairs = [(loss.get((row.disabled, s)), loss.get((intact, s))) for s in range(ablation.seeds)]
+    return [a - b for a, b in pairs if a is not None and b is not None]
 
 
 def write_ablation_tables(ablation: Ablation) -> None:
@@ -206,6 +210,6 @@ def write_ablation_tables(ablation: Ablation) -> None:
     write_text(ablation.path / "ablation.md", ablation_markdown(ablation))
     write_text(ablation.path / "ablation.tex", ablation_latex(ablation))
     if any(row.differences for row in ablation.rows):
-        drawn = render_figure(ablation_figure(ablation))
-        write_text(ablation.path / "ablation.svg", drawn.svg)
-        write_bytes(ablation.path / "ablation.png", drawn.png)
+        rendered = render_figure(ablation_figure(ablation))
+        write_text(ablation.path / "ablation.svg", rendered.svg)
+        write_bytes(ablation.path / "ablation.png", rendered.png)

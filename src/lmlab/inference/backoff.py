@@ -1,4 +1,4 @@
-"""Backoff n-gram models: a trie of n-grams in flat arrays, and its lookup.
+"""Backoff n-gram model (ARPA form): trie in flat arrays, hash index, vectorised lookup.
 
     p(w | u) = P(uw)            if the n-gram uw is in the tables
              = B(u) p(w | u')   otherwise; u' is u less its oldest word, and B(u) is 1 for unknown u
@@ -32,12 +32,12 @@ class KeyIndex:
     """
 
     def __init__(self, keys: np.ndarray) -> None:
-        assert len(keys) < 2**31, "places are kept as int32"
+        assert len(keys) < 2**31, "indices are stored as int32"
         self.keys = keys
         bits = max(1, (2 * len(keys)).bit_length())
         self._shift = np.uint64(64 - bits)
         self._mask = (1 << bits) - 1
-        self._places = np.full(1 << bits, -1, dtype=np.int32)
+        self._indices = np.full(1 << bits, -1, dtype=np.int32)
         self._insert()
 
     def _insert(self) -> None:
@@ -45,35 +45,35 @@ class KeyIndex:
         pending = np.arange(len(self.keys), dtype=np.int32)
         slots = self._slots(self.keys)
         while len(pending):
-            free = np.flatnonzero(self._places[slots] < 0)
-            self._places[slots[free]] = pending[free]
-            lost = np.flatnonzero(self._places[slots] != pending)
-            pending = pending[lost]
-            slots = (slots[lost] + 1) & self._mask
+            free = np.flatnonzero(self._indices[slots] < 0)
+            self._indices[slots[free]] = pending[free]
+            displaced = np.flatnonzero(self._indices[slots] != pending)
+            pending = pending[displaced]
+            slots = (slots[displaced] + 1) & self._mask
 
     def _slots(self, keys: np.ndarray) -> np.ndarray:
         hashed = keys.view(np.uint64) * GOLDEN
         hashed >>= self._shift
         return hashed.view(np.int64)
 
-    def find(self, wanted: np.ndarray) -> np.ndarray:
+    def find(self, queries: np.ndarray) -> np.ndarray:
         """The index of each wanted key, -1 if absent: int64 (N,) to (N,)."""
-        slots = self._slots(wanted)
-        places = self._places.take(slots)
+        slots = self._slots(queries)
+        indices = self._indices.take(slots)
         if not len(self.keys):
-            return places.astype(np.int64)
-        unsure = np.flatnonzero(self._key_at(places) != wanted)
-        while len(unsure):
-            unsure = unsure[places[unsure] >= 0]
-            slots[unsure] = probed = (slots[unsure] + 1) & self._mask
-            places[unsure] = found = self._places.take(probed)
-            unsure = unsure[self._key_at(found) != wanted[unsure]]
-        return places.astype(np.int64)
+            return indices.astype(np.int64)
+        unresolved = np.flatnonzero(self._key_at(indices) != queries)
+        while len(unresolved):
+            unresolved = unresolved[indices[unresolved] >= 0]
+            slots[unresolved] = probed = (slots[unresolved] + 1) & self._mask
+            indices[unresolved] = candidates = self._indices.take(probed)
+            unresolved = unresolved[self._key_at(candidates) != queries[unresolved]]
+        return indices.astype(np.int64)
 
-    def _key_at(self, places: np.ndarray) -> np.ndarray:
+    def _key_at(self, indices: np.ndarray) -> np.ndarray:
         # The -1 of an empty slot reads the first key. That is harmless: were it the one wanted, its
         # own slot would have come before any empty one.
-        return self.keys.take(places, mode="clip")
+        return self.keys.take(indices, mode="clip")
 
 
 MOST_ORDER = 100
@@ -178,24 +178,24 @@ class BackoffModel:
         stream = np.append(self._without_breaks(stream), tables.vocabulary.pad)
         log_probs = tables.log_probs.take(stream)
         orders = np.ones(len(stream), dtype=np.int8)
-        # `contexts[i]` is the node of the n - 1 words before the token at `places[i]`.
-        places, contexts, words = np.arange(1, len(stream)), stream[:-1], stream[1:]
+        # `contexts[i]` is the node of the n - 1 words before the token at `positions[i]`.
+        positions, contexts, words = np.arange(1, len(stream)), stream[:-1], stream[1:]
         for order in range(2, tables.order + 1):
-            found = self._index.find(contexts * size + words)
-            hits, misses = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
-            log_probs[places[misses]] += tables.log_backoffs.take(contexts[misses])
-            places, contexts = places[hits], found[hits] + size
-            log_probs[places] = tables.log_probs.take(contexts)
-            orders[places] = order
-            places = places + 1  # never the last, which is padding and so never found
-            words = stream.take(places)
+            nodes = self._index.find(contexts * size + words)
+            hits, misses = np.flatnonzero(nodes >= 0), np.flatnonzero(nodes < 0)
+            log_probs[positions[misses]] += tables.log_backoffs.take(contexts[misses])
+            positions, contexts = positions[hits], nodes[hits] + size
+            log_probs[positions] = tables.log_probs.take(contexts)
+            orders[positions] = order
+            positions = positions + 1  # never the last, which is padding and so never found
+            words = stream.take(positions)
         return BackoffLookup(log_probs=log_probs[:-1], orders=orders[:-1])
 
     def predict(self, context: np.ndarray, targets: np.ndarray) -> BackoffLookup:
         """Each target given its own context: int64 (N, order - 1), newest last, and (N,)."""
-        stream, places = _join(context, targets)
-        read = self.read(stream)
-        return BackoffLookup(log_probs=read.log_probs[places], orders=read.orders[places])
+        stream, positions = _join_contexts(context, targets)
+        lookup = self.read(stream)
+        return BackoffLookup(log_probs=lookup.log_probs[positions], orders=lookup.orders[positions])
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """log p of every token of the vocabulary after N contexts (N, order - 1): (N, V).
@@ -205,20 +205,20 @@ class BackoffModel:
         everywhere, and longer n-grams overwrite shorter ones.
         """
         tables, size = self.tables, self.tables.vocabulary.size
-        known = list(self._suffixes(context))
-        longer = np.zeros((len(known) + 1, len(context)))  # [n]: backoffs of more than n words
-        for words, (rows, nodes) in reversed(list(enumerate(known))):
-            longer[words] = longer[words + 1]
-            longer[words, rows] += tables.log_backoffs[nodes]
-        out = tables.log_probs[:size] + longer[0, :, None]
-        for words, (rows, nodes) in enumerate(known, start=1):
+        suffixes = list(self._suffixes(context))
+        backoffs = np.zeros((len(suffixes) + 1, len(context)))  # [n]: backoffs of more than n words
+        for words, (rows, nodes) in reversed(list(enumerate(suffixes))):
+            backoffs[words] = backoffs[words + 1]
+            backoffs[words, rows] += tables.log_backoffs[nodes]
+        out = tables.log_probs[:size] + backoffs[0, :, None]
+        for words, (rows, nodes) in enumerate(suffixes, start=1):
             first, last = np.searchsorted(tables.keys, [nodes * size, (nodes + 1) * size])
             counts = last - first
             # The concatenated children first … last of each node.
-            skipped = first - (np.cumsum(counts) - counts)
-            children = np.arange(counts.sum()) + np.repeat(skipped, counts)
+            shifts = first - (np.cumsum(counts) - counts)
+            children = np.arange(counts.sum()) + np.repeat(shifts, counts)
             rows = np.repeat(rows, counts)
-            log_probs = tables.log_probs[size + children] + longer[words, rows]
+            log_probs = tables.log_probs[size + children] + backoffs[words, rows]
             out[rows, tables.keys[children] % size] = log_probs
         return out
 
@@ -232,30 +232,30 @@ class BackoffModel:
             yield known, nodes[-1][known]
             for end in range(width - 1, words - 1, -1):
                 known = np.flatnonzero(nodes[end - 1] >= 0)
-                found = self._index.find(nodes[end - 1][known] * size + columns[end][known])
+                indices = self._index.find(nodes[end - 1][known] * size + columns[end][known])
                 nodes[end] = np.full(len(context), TEXT_BREAK)
-                nodes[end][known] = np.where(found < 0, TEXT_BREAK, found + size)
+                nodes[end][known] = np.where(indices < 0, TEXT_BREAK, indices + size)
 
     def _without_breaks(self, tokens: np.ndarray) -> np.ndarray:
         return np.where(tokens < 0, self.tables.vocabulary.pad, tokens)
 
 
-def _join(context: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _join_contexts(context: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One stream of every context and target, and the positions of the targets in it.
 
     Rows that continue the row above (its context and target are their context) share it, so that
     text costs little more than its own length; other rows begin with a TEXT_BREAK.
     """
     rows, width = context.shape
-    goes_on = np.zeros(rows, dtype=bool)
+    continues = np.zeros(rows, dtype=bool)
     if width:
-        np.equal(context[1:, -1], targets[:-1], out=goes_on[1:])
+        np.equal(context[1:, -1], targets[:-1], out=continues[1:])
         for column in range(width - 1):
-            goes_on[1:] &= context[1:, column] == context[:-1, column + 1]
-    begins = np.flatnonzero(~goes_on)
-    places = np.arange(rows) + (width + 1) * np.cumsum(~goes_on)
-    stream = np.full(rows + (width + 1) * len(begins), TEXT_BREAK)
-    stream[places] = targets
+            continues[1:] &= context[1:, column] == context[:-1, column + 1]
+    starts = np.flatnonzero(~continues)
+    positions = np.arange(rows) + (width + 1) * np.cumsum(~continues)
+    stream = np.full(rows + (width + 1) * len(starts), TEXT_BREAK)
+    stream[positions] = targets
     for column in range(width):
-        stream[places[begins] - width + column] = context[begins, column]
-    return stream, places
+        stream[positions[starts] - width + column] = context[starts, column]
+    return stream, positions

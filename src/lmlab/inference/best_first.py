@@ -1,4 +1,4 @@
-"""A* search for the most probable tokens under a latent tree with marginalised states.
+"""A* search for the most probable tokens of a latent-state tree model, states summed out.
 
     score(x) = log Σ_z exp(Σ_i E_i(z_i, x_i) + Σ_{i>0} link_i(z_parent(i), z_i))
 
@@ -59,130 +59,126 @@ class BestFirstSearch:
         """`links[i - 1]` connects position i to `parents[i]`; `parents[0]` is ignored."""
         self.links = [link.double() for link in links]
         self.parents = [-1, *parents[1:]]
-        self.tokens = [each.double() for each in tokens]
+        self.tokens = [potentials.double() for potentials in tokens]
         self.children: list[list[int]] = [[] for _ in tokens]
         for child, parent in enumerate(self.parents[1:], 1):
             self.children[parent].append(child)
         self.open = self._bounds()
         # Potentials with the bounds of open subtrees, as probabilities under a common factor.
-        self.inside = [self._inside(place, self.open) for place in range(len(tokens))]
-        self.heights = [each.amax(-1) for each in self.inside]
+        self.inside = [self._inside(position, self.open) for position in range(len(tokens))]
+        self.heights = [potentials.amax(-1) for potentials in self.inside]
         self.numbers = [
-            (each - height[:, None]).exp()
-            for each, height in zip(self.inside, self.heights, strict=True)
+            (potentials - height[:, None]).exp()
+            for potentials, height in zip(self.inside, self.heights, strict=True)
         ]
 
-    def ranked(self, count: int, *, most: int = MAX_EXPANSIONS) -> list[SearchResult]:
+    def ranked(self, count: int, *, max_expansions: int = MAX_EXPANSIONS) -> list[SearchResult]:
         """The `count` best, in order; by beam search, and not proven, if it takes too long."""
-        found: list[SearchResult] = []
-        for each in itertools.islice(self._in_order(most), count):
-            if each is None:
-                known = {each.tokens for each in found}
-                more = [
-                    each
-                    for each in self._beam(max(FALLBACK_BEAM, count))
-                    if each.tokens not in known
-                ]
-                return found + more[: count - len(found)]
-            found.append(each)
-        return found
+        results: list[SearchResult] = []
+        for result in itertools.islice(self._best_first(max_expansions), count):
+            if result is None:
+                known = {proven.tokens for proven in results}
+                beam = self._beam(max(FALLBACK_BEAM, count))
+                return (results + [other for other in beam if other.tokens not in known])[:count]
+            results.append(result)
+        return results
 
-    def _in_order(self, most: int) -> Iterator[SearchResult | None]:
+    def _best_first(self, max_expansions: int) -> Iterator[SearchResult | None]:
         """All possible fillings, best first; then None if it takes too long."""
         tie = itertools.count()
-        first = self._expanded(())
+        first = self._expand(())
         queue = [(-first.bounds[0], next(tie), first, 0)]
         expansions = 1
         while queue:
-            bound, _, beginning, rank = heapq.heappop(queue)
+            bound, _, prefix, rank = heapq.heappop(queue)
             if bound == math.inf:
                 return
-            if rank + 1 < len(beginning.bounds):
-                after = (-beginning.bounds[rank + 1], next(tie), beginning, rank + 1)
-                heapq.heappush(queue, after)
-            tokens = (*beginning.tokens, beginning.order[rank])
+            if rank + 1 < len(prefix.bounds):
+                sibling = (-prefix.bounds[rank + 1], next(tie), prefix, rank + 1)
+                heapq.heappush(queue, sibling)
+            tokens = (*prefix.tokens, prefix.order[rank])
             if len(tokens) == len(self.tokens):
                 yield SearchResult(tokens, -bound, proven=True)
                 continue
             expansions += 1
-            if expansions > most:
+            if expansions > max_expansions:
                 yield None
                 return
-            further = self._expanded(tokens)
-            heapq.heappush(queue, (-further.bounds[0], next(tie), further, 0))
+            child = self._expand(tokens)
+            heapq.heappush(queue, (-child.bounds[0], next(tie), child, 0))
 
     def _beam(self, width: int) -> list[SearchResult]:
         """Beam search over prefixes by their bounds; the bounds of complete ones are scores."""
-        kept: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+        beam: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
         for _ in self.tokens:
-            longer = [
+            extended = [
                 ((*tokens, token), bound)
-                for tokens, _ in kept
-                for further in [self._expanded(tokens)]
-                for token, bound in zip(further.order[:width], further.bounds[:width], strict=True)
+                for tokens, _ in beam
+                for node in [self._expand(tokens)]
+                for token, bound in zip(node.order[:width], node.bounds[:width], strict=True)
                 if bound > -math.inf
             ]
-            kept = sorted(longer, key=lambda each: -each[1])[:width]
-        return [SearchResult(tokens, score, proven=False) for tokens, score in kept]
+            beam = sorted(extended, key=lambda item: -item[1])[:width]
+        return [SearchResult(tokens, score, proven=False) for tokens, score in beam]
 
     def _bounds(self) -> dict[int, Tensor]:
         """(K,) U of each position but the root, by its parent's state."""
-        found: dict[int, Tensor] = {}
-        for place in range(len(self.tokens) - 1, 0, -1):
-            inside = self._inside(place, found)
+        bounds: dict[int, Tensor] = {}
+        for position in range(len(self.tokens) - 1, 0, -1):
+            inside = self._inside(position, bounds)
             height = inside.amax()
-            link = self.links[place - 1]
+            link = self.links[position - 1]
             rise = link.amax(-1, keepdim=True)
             best = ((link - rise).exp() @ (inside - height).exp()).amax(-1)
-            found[place] = best.clamp(min=TINY).log() + rise[:, 0] + height
-        return found
+            bounds[position] = best.clamp(min=TINY).log() + rise[:, 0] + height
+        return bounds
 
-    def _inside(self, place: int, bounds: dict[int, Tensor]) -> Tensor:
+    def _inside(self, position: int, bounds: dict[int, Tensor]) -> Tensor:
         """(K, V) a position's potentials with the bounds of its whole subtree."""
-        inside = self.tokens[place]
-        for child in self.children[place]:
+        inside = self.tokens[position]
+        for child in self.children[position]:
             inside = inside + bounds[child][:, None]
         return inside
 
-    def _expanded(self, tokens: tuple[int, ...]) -> _Prefix:
+    def _expand(self, tokens: tuple[int, ...]) -> _Prefix:
         """Bounds of all tokens at the next position."""
-        place = len(tokens)
-        reach = self._outside(tokens) + self.heights[place]
-        top = reach.amax()
-        sums = (reach - top).exp() @ self.numbers[place]
-        impossible = self.numbers[place].amax(0) == 0
+        position = len(tokens)
+        outside = self._outside(tokens) + self.heights[position]
+        top = outside.amax()
+        sums = (outside - top).exp() @ self.numbers[position]
+        impossible = self.numbers[position].amax(0) == 0
         bounds = (sums.clamp(min=TINY).log() + top).masked_fill(impossible, -math.inf)
         values, order = bounds.sort(descending=True, stable=True)
         return _Prefix(tokens, values.tolist(), order.tolist())
 
     def _outside(self, tokens: tuple[int, ...]) -> Tensor:
         """(K,) contribution of everything outside the next position's subtree to its states."""
-        place = len(tokens)
-        if place == 0:
+        position = len(tokens)
+        if position == 0:
             return self.tokens[0].new_zeros(len(self.tokens[0]))
         # Each given position's potential with its subtree's, except on the path to the next one.
-        path = self._path(place)
-        gathered: list[Tensor] = []
-        for given, token in enumerate(tokens):
-            own = self.tokens[given][:, token]
-            for child in self.children[given]:
-                own = own + self.open[child] if child > place else own
-            gathered.append(own)
-        for child in range(place - 1, 0, -1):
+        path = self._path(position)
+        messages: list[Tensor] = []
+        for known, token in enumerate(tokens):
+            potential = self.tokens[known][:, token]
+            for child in self.children[known]:
+                potential = potential + self.open[child] if child > position else potential
+            messages.append(potential)
+        for child in range(position - 1, 0, -1):
             if child not in path:
-                gathered[self.parents[child]] = gathered[self.parents[child]] + torch.logsumexp(
-                    self.links[child - 1] + gathered[child], -1
+                messages[self.parents[child]] = messages[self.parents[child]] + torch.logsumexp(
+                    self.links[child - 1] + messages[child], -1
                 )
-        arriving = gathered[0]
+        outside = messages[0]
         for step in path[1:]:
-            arriving = torch.logsumexp(self.links[step - 1] + arriving[:, None], 0)
-            if step != place:
-                arriving = arriving + gathered[step]
-        return arriving
+            outside = torch.logsumexp(self.links[step - 1] + outside[:, None], 0)
+            if step != position:
+                outside = outside + messages[step]
+        return outside
 
-    def _path(self, place: int) -> list[int]:
+    def _path(self, position: int) -> list[int]:
         """The path from the root to a position."""
-        path = [place]
+        path = [position]
         while path[-1] != 0:
             path.append(self.parents[path[-1]])
         return path[::-1]

@@ -1,4 +1,4 @@
-"""The decoding loop for every system with `Step`: peek, choose a token, advance.
+"""Token-by-token decoding loop of autoregressive models, with greedy and ancestral choice.
 
 The loop uses only `peek`, `advance` and `state.select`, so a bigram, an LSTM, a GPT and a
 translation model share it; a strategy is the choice of the token.
@@ -62,21 +62,21 @@ def decode(
         distribution = next_distribution(system, state)
         chosen = choose(distribution, rows[active]).to(distribution.log_probs.device)
         log_probs[active] += distribution.log_prob(chosen).double().cpu()
-        stays = []
+        continuing = []
         for index, (row, token) in enumerate(zip(active.tolist(), chosen.tolist(), strict=True)):
             if token == end:
                 finished[row] = True
                 continue
             tokens[row].append(token)
             if length < max_lengths[row]:
-                stays.append(index)
-        if not stays:
+                continuing.append(index)
+        if not continuing:
             break
-        if len(stays) < len(active):
+        if len(continuing) < len(active):
             # Finished rows leave the batch.
-            kept = torch.tensor(stays)
-            active, chosen = active[kept], chosen[kept.to(chosen.device)]
-            state = state.select(kept.to(chosen.device))
+            selected = torch.tensor(continuing)
+            active, chosen = active[selected], chosen[selected.to(chosen.device)]
+            state = state.select(selected.to(chosen.device))
         state = system.advance(state, chosen)
     return [
         GeneratedSequence(
@@ -112,8 +112,8 @@ def sample_tokens(log_probs: Tensor, *, generator: torch.Generator | None = None
     It takes one random number per row, where `Categorical.sample` takes V of them, which is most
     of the time of sampling from a word model.
     """
-    numbers = torch.rand(len(log_probs), 1, generator=generator, dtype=torch.double)
-    return inverse_cdf(log_probs, numbers.to(log_probs.device))
+    uniforms = torch.rand(len(log_probs), 1, generator=generator, dtype=torch.double)
+    return inverse_cdf(log_probs, uniforms.to(log_probs.device))
 
 
 def next_distribution(system: Any, state: Any) -> Categorical:

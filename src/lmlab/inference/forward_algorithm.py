@@ -1,4 +1,4 @@
-"""HMM forward algorithm with block-sparse emissions: each token reveals its block of states.
+"""HMM forward algorithm, block-sparse emissions: log-space reference and fast scaled version.
 
     a_t ∝ p_t ∘ e_t        the posterior of the state that emitted token t
     p_{t+1} = a_t A        the prediction of the state that emits the next one
@@ -29,12 +29,12 @@ def forward_filter_clear(
     log p(token | state) up to a constant per token, for the states of the token's block (B, T);
     `log_transition` is (K, K). Cost T · K² / C, in memory too.
     """
-    rows, time, inside = log_emitted.shape
-    every, predictions = torch.arange(rows, device=blocks.device), []
-    from_block = log_transition.view(-1, inside, log_transition.shape[1])
-    for place in range(time):
-        block = blocks[:, place]
-        joint = log_predicted.view(rows, -1, inside)[every, block] + log_emitted[:, place]
+    rows, time, block_size = log_emitted.shape
+    rows_index, predictions = torch.arange(rows, device=blocks.device), []
+    from_block = log_transition.view(-1, block_size, log_transition.shape[1])
+    for step in range(time):
+        block = blocks[:, step]
+        joint = log_predicted.view(rows, -1, block_size)[rows_index, block] + log_emitted[:, step]
         belief = torch.log_softmax(joint, dim=-1)
         log_predicted = torch.logsumexp(belief[:, :, None] + from_block[block], dim=1)
         predictions.append(log_predicted)
@@ -49,12 +49,12 @@ def forward_filter(
     If single precision can't scale a step, the whole batch is computed in log space.
     """
     # A constant for each token cancels in the posterior; this one makes the largest 1.
-    strongest = log_emitted.detach().amax(-1, keepdim=True)
-    emitted = (log_emitted - strongest).exp()
-    predicted, faintest = _ScaledFilter.apply(
+    max_emitted = log_emitted.detach().amax(-1, keepdim=True)
+    emitted = (log_emitted - max_emitted).exp()
+    predicted, min_scale = _ScaledFilter.apply(
         log_predicted.exp(), emitted, blocks, log_transition.exp()
     )
-    if not faintest > MIN_SCALE:
+    if not min_scale > MIN_SCALE:
         return forward_filter_clear(log_predicted, log_emitted, blocks, log_transition)
     return predicted.clamp_min(torch.finfo(predicted.dtype).tiny).log()
 
@@ -71,97 +71,97 @@ class _ScaledFilter(torch.autograd.Function):
     def forward(
         context: Any, predicted: Tensor, emitted: Tensor, blocks: Tensor, transition: Tensor
     ) -> tuple[Tensor, Tensor]:
-        rows, time, inside = emitted.shape
+        rows, time, block_size = emitted.shape
         emitted, blocks = emitted.transpose(0, 1).contiguous(), blocks.t().contiguous()
-        moves = _Moves(transition, blocks, inside)
+        moves = _BlockTransitions(transition, blocks, block_size)
         predictions = emitted.new_empty(time, rows, len(transition))
         beliefs, scales = torch.empty_like(emitted), emitted.new_empty(time, rows, 1)
-        asked, before = [], predicted
-        for place, (token, belief, scale, after) in enumerate(
+        block_predictions, previous = [], predicted
+        for step, (token, belief, scale, prediction) in enumerate(
             zip(emitted, beliefs, scales, predictions, strict=True)
         ):
-            asked.append(moves.own(before, place))
-            torch.mul(asked[-1], token, out=belief)
+            block_predictions.append(moves.own(previous, step))
+            torch.mul(block_predictions[-1], token, out=belief)
             torch.sum(belief, -1, keepdim=True, out=scale)
             belief.div_(scale)
-            moves.forward(belief, place, out=after)
-            before = after
-        own = torch.stack(asked) if asked else beliefs
-        context.save_for_backward(emitted, transition, own, beliefs, scales)
+            moves.forward(belief, step, out=prediction)
+            previous = prediction
+        stacked = torch.stack(block_predictions) if block_predictions else beliefs
+        context.save_for_backward(emitted, transition, stacked, beliefs, scales)
         context.moves, context.states = moves, predicted.shape
-        faintest = scales.min() if time else scales.new_ones(())
-        context.mark_non_differentiable(faintest)
-        return predictions.transpose(0, 1), faintest
+        min_scale = scales.min() if time else scales.new_ones(())
+        context.mark_non_differentiable(min_scale)
+        return predictions.transpose(0, 1), min_scale
 
     @staticmethod
-    def backward(context: Any, arriving: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        emitted, transition, own, beliefs, scales = context.saved_tensors
-        moves: _Moves = context.moves
+    def backward(context: Any, grad_predictions: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        emitted, transition, block_predictions, beliefs, scales = context.saved_tensors
+        moves: _BlockTransitions = context.moves
         # The total gradient of each prediction: from its own use, and from the next step.
-        whole = arriving.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        of_predicted = arriving.new_zeros(context.states)
-        of_joint = torch.empty_like(beliefs)
-        places = list(zip(whole, of_joint, beliefs, scales, emitted, strict=True))
-        for place in reversed(range(len(places))):
-            of_prediction, gradient, belief, scale, token = places[place]
-            moves.backward(of_prediction, place, out=gradient)
+        grad_total = grad_predictions.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        grad_initial = grad_predictions.new_zeros(context.states)
+        grad_joint = torch.empty_like(beliefs)
+        steps = list(zip(grad_total, grad_joint, beliefs, scales, emitted, strict=True))
+        for step in reversed(range(len(steps))):
+            grad_prediction, gradient, belief, scale, token = steps[step]
+            moves.backward(grad_prediction, step, out=gradient)
             gradient.sub_((gradient * belief).sum(-1, keepdim=True)).div_(scale)
-            target = of_predicted if place == 0 else whole[place - 1]
-            moves.add_own(target, gradient, token, place)
-        of_emitted = (of_joint * own).transpose(0, 1)
-        return of_predicted, of_emitted, None, moves.expected(beliefs, whole, transition)
+            target = grad_initial if step == 0 else grad_total[step - 1]
+            moves.add_own(target, gradient, token, step)
+        grad_emitted = (grad_joint * block_predictions).transpose(0, 1)
+        return grad_initial, grad_emitted, None, moves.expected(beliefs, grad_total, transition)
 
 
-class _Moves:
+class _BlockTransitions:
     """Transition products of a step, per block; with one block, for all rows at once."""
 
-    def __init__(self, transition: Tensor, blocks: Tensor, inside: int) -> None:
-        self.inside, self.blocks = inside, blocks
-        self.parts = transition.view(-1, inside, transition.shape[1]).unbind(0)
+    def __init__(self, transition: Tensor, blocks: Tensor, block_size: int) -> None:
+        self.inside, self.blocks = block_size, blocks
+        self.parts = transition.view(-1, block_size, transition.shape[1]).unbind(0)
         self.one = len(self.parts) == 1
         self.every = torch.arange(blocks.shape[1], device=blocks.device)
         self.groups = [] if self.one else [_by_block(b, len(self.parts)) for b in blocks]
 
-    def own(self, predicted: Tensor, place: int) -> Tensor:
+    def own(self, predicted: Tensor, step: int) -> Tensor:
         """(B, K / C) the states of each row's block, of a prediction (B, K)."""
         if self.one:
             return predicted
-        return predicted.view(len(predicted), -1, self.inside)[self.every, self.blocks[place]]
+        return predicted.view(len(predicted), -1, self.inside)[self.every, self.blocks[step]]
 
-    def add_own(self, target: Tensor, gradient: Tensor, token: Tensor, place: int) -> None:
+    def add_own(self, target: Tensor, gradient: Tensor, token: Tensor, step: int) -> None:
         """target (B, K) += gradient ∘ token (B, K / C) at each row's block."""
         if self.one:
             target.addcmul_(gradient, token)
         else:
             states = target.view(len(target), -1, self.inside)
-            states[self.every, self.blocks[place]] += gradient * token
+            states[self.every, self.blocks[step]] += gradient * token
 
-    def forward(self, belief: Tensor, place: int, *, out: Tensor) -> None:
+    def forward(self, belief: Tensor, step: int, *, out: Tensor) -> None:
         """(B, K) = posterior (B, K / C) × the rows of the transition that leave its block."""
         if self.one:
             torch.mm(belief, self.parts[0], out=out)
             return
-        for block, members in self.groups[place]:
+        for block, members in self.groups[step]:
             out[members] = belief[members] @ self.parts[block]
 
-    def backward(self, gradient: Tensor, place: int, *, out: Tensor) -> None:
+    def backward(self, gradient: Tensor, step: int, *, out: Tensor) -> None:
         """(B, K / C) = gradient (B, K) × the same rows, transposed."""
         if self.one:
             torch.mm(gradient, self.parts[0].t(), out=out)
             return
-        for block, members in self.groups[place]:
+        for block, members in self.groups[step]:
             out[members] = gradient[members] @ self.parts[block].t()
 
-    def expected(self, beliefs: Tensor, whole: Tensor, transition: Tensor) -> Tensor:
+    def expected(self, beliefs: Tensor, grad_total: Tensor, transition: Tensor) -> Tensor:
         """(K, K) Σ_t a_tᵀ g_t, one product for each block."""
-        flat, gradient = beliefs.flatten(0, 1), whole.flatten(0, 1)
+        flat, gradient = beliefs.flatten(0, 1), grad_total.flatten(0, 1)
         if self.one:
             return flat.t() @ gradient
-        found = torch.zeros_like(transition)
+        expected = torch.zeros_like(transition)
         for block, members in _by_block(self.blocks.flatten(), len(self.parts)):
             states = slice(block * self.inside, (block + 1) * self.inside)
-            found[states] = flat[members].t() @ gradient[members]
-        return found
+            expected[states] = flat[members].t() @ gradient[members]
+        return expected
 
 
 def _by_block(block: Tensor, count: int) -> list[tuple[int, Tensor]]:

@@ -1,4 +1,4 @@
-"""Inside algorithm for binary trees (PCFGs; Baker 1979) over any semiring.
+"""Inside algorithm (PCFG) over semirings: partition, marginals, Viterbi, samples; prefixes.
 
 A tree's score is the sum of log-potentials: of its root, of a rule A → B C at each inner node, and
 of a word at each leaf. There are N nonterminals and P preterminals, S = N + P in all; a rule's
@@ -22,76 +22,6 @@ from lmlab.inference.semirings import (
     Semiring,
     structure_marginals,
 )
-
-
-@dataclass(frozen=True)
-class ParseTree:
-    """A labelled span of words and its children."""
-
-    label: int
-    """Its symbol: nonterminals first, then preterminals."""
-    first: int
-    """Index of its first word."""
-    last: int
-    """Index after its last word."""
-    children: tuple[ParseTree, ...] = ()
-    """Two for an inner node, none for a leaf."""
-
-    def brackets(self, words: list[str]) -> str:
-        """Bracket notation: (0 (3 the) (5 dog))."""
-        if not self.children:
-            return f"({self.label} {words[self.first]})"
-        inner = " ".join(child.brackets(words) for child in self.children)
-        return f"({self.label} {inner})"
-
-
-def tree_from_indicators(of_words: Tensor, of_spans: Tensor, length: int) -> ParseTree:
-    """The tree of `length` words given by indicators (T, P) and (T, T, N)."""
-    count = of_spans.shape[-1]
-    labels = {
-        (first, first + width + 1): symbol for first, width, symbol in of_spans.nonzero().tolist()
-    }
-
-    def read(first: int, last: int) -> ParseTree:
-        if last - first == 1:
-            return ParseTree(count + int(of_words[first].argmax()), first, last)
-        # Exactly one split of a span has both parts in the tree.
-        middle = next(
-            k
-            for k in range(first + 1, last)
-            if (k - first == 1 or (first, k) in labels) and (last - k == 1 or (k, last) in labels)
-        )
-        return ParseTree(
-            labels[first, last], first, last, (read(first, middle), read(middle, last))
-        )
-
-    return read(0, length)
-
-
-def prefix_probabilities(chart: Chart, rules: Rules) -> Chart:
-    """From the inside chart of normalised rules to log P(symbol yields the span, and maybe more).
-
-        prefix(A, i…j) = Σ_{A→B C} prefix(B, i…j) + Σ_{A→B C, k} inside(B, i…k) prefix(C, k…j)
-
-    The first sum is recursive in left children; its closure (I - L)⁻¹, with L[A, B] = Σ_C P(A → B
-    C), covers all depths. Cost: as the inside algorithm's.
-    """
-    n = rules.nonterminal_count
-    left_child = rules.binary.exp().sum(-1)
-    identity = torch.eye(n, dtype=left_child.dtype, device=left_child.device)
-    closure = torch.linalg.inv(identity - left_child[:, :n])
-    found = Chart(chart.words, {1: _log_product(chart.words, closure @ left_child[:, n:])})
-    for width in range(2, chart.words.shape[-2] + 1):
-        grown = grow_scaled(list(pairings(width, chart, found)), rules)
-        found.nonterminals[width] = _log_product(grown, closure)
-    return found
-
-
-def _log_product(logs: Tensor, matrix: Tensor) -> Tensor:
-    """log(M exp(x)) for the vectors x in the last dimension."""
-    top = logs.detach().amax(-1, keepdim=True)
-    product = (logs - top).exp() @ matrix.t()
-    return product.clamp_min(torch.finfo(product.dtype).tiny).log() + top
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -174,36 +104,36 @@ def pairings(width: int, left: Chart, right: Chart) -> Iterator[Pairing]:
 def grow_over(semiring: Semiring) -> Grow:
     """Reference implementation: sum over splits, then over the rules' children, then over kinds."""
 
-    def grow(ways: list[Pairing], rules: Rules) -> Tensor:
-        found = []
-        for way in ways:
-            left, right = way.left[..., :, None], way.right[..., None, :]
+    def grow(splits: list[Pairing], rules: Rules) -> Tensor:
+        elements = []
+        for split in splits:
+            left, right = split.left[..., :, None], split.right[..., None, :]
             children = semiring.sum(semiring.times(left, right), -3)
-            options = rules.children(*way.kinds)
+            potentials = rules.children(*split.kinds)
             # As many dimensions as the children have, so that a semiring may add its own in front.
-            options = options[(None,) * (left.ndim - 3 - semiring.dimensions)]
-            applied = semiring.times(children[..., None, :, :], semiring.lift(options))
-            found.append(semiring.sum(applied.flatten(-2), -1))
-        return semiring.sum(torch.stack(found, dim=-1), -1)
+            potentials = potentials[(None,) * (left.ndim - 3 - semiring.dimensions)]
+            applied = semiring.times(children[..., None, :, :], semiring.lift(potentials))
+            elements.append(semiring.sum(applied.flatten(-2), -1))
+        return semiring.sum(torch.stack(elements, dim=-1), -1)
 
     return grow
 
 
-def grow_scaled(ways: list[Pairing], rules: Rules) -> Tensor:
+def grow_scaled(splits: list[Pairing], rules: Rules) -> Tensor:
     """Fast implementation for probabilities: matrix products, each span with its own scale."""
-    found, scales = [], []
-    for way in ways:
-        tops = [x.detach().amax(-1, keepdim=True) for x in (way.left, way.right)]
-        scale = (tops[0] + tops[1]).amax(-2, keepdim=True)
-        left = (way.left - tops[0] + (tops[0] + tops[1] - scale)).exp()
-        children = left.transpose(-1, -2) @ (way.right - tops[1]).exp()
-        options = rules.children(*way.kinds).exp().flatten(1)
-        found.append(children.flatten(-2) @ options.t())
+    sums, scales = [], []
+    for split in splits:
+        maxima = [x.detach().amax(-1, keepdim=True) for x in (split.left, split.right)]
+        scale = (maxima[0] + maxima[1]).amax(-2, keepdim=True)
+        left = (split.left - maxima[0] + (maxima[0] + maxima[1] - scale)).exp()
+        children = left.transpose(-1, -2) @ (split.right - maxima[1]).exp()
+        potentials = rules.children(*split.kinds).exp().flatten(1)
+        sums.append(children.flatten(-2) @ potentials.t())
         scales.append(scale.squeeze(-1))
-    highest = torch.stack(scales).amax(0)
-    mixed = sum(each * (scale - highest).exp() for each, scale in zip(found, scales, strict=True))
-    assert isinstance(mixed, Tensor)
-    return mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log() + highest
+    top = torch.stack(scales).amax(0)
+    total = sum(part * (scale - top).exp() for part, scale in zip(sums, scales, strict=True))
+    assert isinstance(total, Tensor)
+    return total.clamp_min(torch.finfo(total.dtype).tiny).log() + top
 
 
 def inside(words: Tensor, rules: Rules, grow: Grow, spans: Tensor | None = None) -> Chart:
@@ -223,15 +153,15 @@ def inside(words: Tensor, rules: Rules, grow: Grow, spans: Tensor | None = None)
 
 def at_root(chart: Chart, rules: Rules, semiring: Semiring = LOG) -> Tensor:
     """(…, T) the element of the first w words as a whole sentence, for w from 1 to T."""
-    n, found = rules.nonterminal_count, []
+    n, elements = rules.nonterminal_count, []
     for width in range(1, chart.words.shape[-2] + 1):
         parts = [(chart.nonterminals[width], rules.root[:n])] if width in chart.nonterminals else []
         parts += [(chart.words, rules.root[n:])] if width == 1 else []
         values = torch.cat([values[..., 0, :] for values, _ in parts], dim=-1)
         root = torch.cat([root for _, root in parts])
-        options = semiring.lift(root[(None,) * (values.ndim - 1 - semiring.dimensions)])
-        found.append(semiring.sum(semiring.times(values, options), -1))
-    return torch.stack(found, dim=-1)
+        potentials = semiring.lift(root[(None,) * (values.ndim - 1 - semiring.dimensions)])
+        elements.append(semiring.sum(semiring.times(values, potentials), -1))
+    return torch.stack(elements, dim=-1)
 
 
 def total(
@@ -279,14 +209,14 @@ def span_marginals(
         index = (last if lengths is None else lengths) - 1
         return values.gather(-1, index[..., None]).squeeze(-1)
 
-    return _parts(program, words, rules)
+    return _indicators(program, words, rules)
 
 
 def viterbi_tree(
     words: Tensor, rules: Rules, *, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The Viterbi tree as indicators, shaped as `span_marginals`; ties are broken arbitrarily."""
-    return _chosen(words, rules, MAX, lengths)
+    return _structure(words, rules, MAX, lengths)
 
 
 def sample_tree(
@@ -297,22 +227,93 @@ def sample_tree(
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A tree sampled from the posterior, as indicators shaped as `span_marginals`."""
-    return _chosen(words, rules, SampleSemiring(generator), lengths)
+    return _structure(words, rules, SampleSemiring(generator), lengths)
 
 
-def _chosen(
+def _structure(
     words: Tensor, rules: Rules, semiring: Semiring, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     def program(words: Tensor, spans: Tensor) -> Tensor:
         return total(words, rules, semiring=semiring, lengths=lengths, spans=spans)
 
-    return _parts(program, words, rules)
+    return _indicators(program, words, rules)
 
 
-def _parts(
+def _indicators(
     program: Callable[[Tensor, Tensor], Tensor], words: Tensor, rules: Rules
 ) -> tuple[Tensor, Tensor]:
     time = words.shape[-2]
     spans = words.new_zeros(*words.shape[:-2], time, time, rules.nonterminal_count)
-    of_words, of_spans = structure_marginals(program, words, spans)
-    return of_words, of_spans
+    word_marginals, spans_gradient = structure_marginals(program, words, spans)
+    return word_marginals, spans_gradient
+
+
+def prefix_probabilities(chart: Chart, rules: Rules) -> Chart:
+    """From the inside chart of normalised rules to log P(symbol yields the span, and maybe more).
+
+        prefix(A, i…j) = Σ_{A→B C} prefix(B, i…j) + Σ_{A→B C, k} inside(B, i…k) prefix(C, k…j)
+
+    The sum over all leftmost derivations whose first words are these (Jelinek and Lafferty 1991).
+    The first sum is recursive in left children; its closure (I - L)⁻¹, with L[A, B] = Σ_C P(A → B
+    C), covers all depths. Cost: as the inside algorithm's.
+    """
+    n = rules.nonterminal_count
+    left_child = rules.binary.exp().sum(-1)
+    identity = torch.eye(n, dtype=left_child.dtype, device=left_child.device)
+    closure = torch.linalg.inv(identity - left_child[:, :n])
+    prefixes = Chart(chart.words, {1: _log_product(chart.words, closure @ left_child[:, n:])})
+    for width in range(2, chart.words.shape[-2] + 1):
+        right_prefixes = grow_scaled(list(pairings(width, chart, prefixes)), rules)
+        prefixes.nonterminals[width] = _log_product(right_prefixes, closure)
+    return prefixes
+
+
+def _log_product(logs: Tensor, matrix: Tensor) -> Tensor:
+    """log(M exp(x)) for the vectors x in the last dimension."""
+    top = logs.detach().amax(-1, keepdim=True)
+    product = (logs - top).exp() @ matrix.t()
+    return product.clamp_min(torch.finfo(product.dtype).tiny).log() + top
+
+
+@dataclass(frozen=True)
+class ParseTree:
+    """A parse tree as nested labelled spans: one span of words and its children."""
+
+    label: int
+    """Its symbol: nonterminals first, then preterminals."""
+    first: int
+    """Index of its first word."""
+    last: int
+    """Index after its last word."""
+    children: tuple[ParseTree, ...] = ()
+    """Two for an inner node, none for a leaf."""
+
+    def brackets(self, words: list[str]) -> str:
+        """Bracket notation: (0 (3 the) (5 dog))."""
+        if not self.children:
+            return f"({self.label} {words[self.first]})"
+        inner = " ".join(child.brackets(words) for child in self.children)
+        return f"({self.label} {inner})"
+
+
+def tree_from_indicators(words: Tensor, spans: Tensor, length: int) -> ParseTree:
+    """The tree of `length` words given by indicators (T, P) and (T, T, N)."""
+    count = spans.shape[-1]
+    labels = {
+        (first, first + width + 1): symbol for first, width, symbol in spans.nonzero().tolist()
+    }
+
+    def build(first: int, last: int) -> ParseTree:
+        if last - first == 1:
+            return ParseTree(count + int(words[first].argmax()), first, last)
+        # Exactly one split of a span has both parts in the tree.
+        middle = next(
+            k
+            for k in range(first + 1, last)
+            if (k - first == 1 or (first, k) in labels) and (last - k == 1 or (k, last) in labels)
+        )
+        return ParseTree(
+            labels[first, last], first, last, (build(first, middle), build(middle, last))
+        )
+
+    return build(0, length)

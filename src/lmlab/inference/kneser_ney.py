@@ -72,8 +72,8 @@ def fit_kneser_ney(
 
     Time: a sort of T numbers for each order; half a second for a million tokens at order 5.
     """
-    stream, heads = _checked(tokens, offsets, order, vocabulary)
-    counts = _count(stream, heads, order, vocabulary)
+    stream, heads = _check_stream(tokens, offsets, order, vocabulary)
+    counts = count_ngrams(stream, heads, order, vocabulary)
     adjusted = adjusted_counts(counts)
     statistics = counts_of_counts(counts, adjusted, _last_gram(stream, heads, counts))
     estimates = [estimate_discounts(*(int(n) for n in row)) for row in statistics]
@@ -86,14 +86,7 @@ def fit_kneser_ney(
     )
 
 
-def _count_ngrams(
-    tokens: np.ndarray, offsets: np.ndarray, *, order: int, vocabulary: Vocabulary
-) -> NgramCounts:
-    """Count the n-grams of up to `order` words within sequences; see `fit_kneser_ney`."""
-    return _count(*_checked(tokens, offsets, order, vocabulary), order, vocabulary)
-
-
-def _checked(
+def _check_stream(
     tokens: np.ndarray, offsets: np.ndarray, order: int, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray]:
     """The ids as int64, and (T,) bool where a sequence starts."""
@@ -101,13 +94,13 @@ def _checked(
         raise UserError(f"order must be at least 1, got {order}; try 3.")
     assert len(offsets) >= 1 and offsets[0] == 0 and offsets[-1] == len(tokens), "offsets span all"
     stream = np.asarray(tokens).astype(np.int64)
-    never = [i for i in vocabulary.unpredictable if i != vocabulary.start]
+    excluded = [i for i in vocabulary.unpredictable if i != vocabulary.start]
     if len(stream) and (stream.min() < 0 or stream.max() >= vocabulary.size):
         raise UserError(
             f"token ids must be from 0 to {vocabulary.size - 1}, got {stream.min()} to "
-            f"{stream.max()}; encode the text with the model's own tokeniser."
+            f"{stream.max()}; encode the text with the model's own tokenizer."
         )
-    if np.isin(stream, never).any():
+    if np.isin(stream, excluded).any():
         raise UserError("the text to count contains padding or mask tokens; remove them.")
     start = vocabulary.start
     heads = np.zeros(len(stream), dtype=bool) if start is None else stream == start
@@ -115,29 +108,29 @@ def _checked(
     return stream, heads
 
 
-def _count(
+def count_ngrams(
     stream: np.ndarray, heads: np.ndarray, order: int, vocabulary: Vocabulary
 ) -> NgramCounts:
-    """Level by level: the n-grams of n words ending at a position, from those of n - 1 words."""
+    """Count level by level: n-grams of n words ending at a position, from those of n - 1 words."""
     size = vocabulary.size
     level_ends, keys, suffixes = [size], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     counts = [np.bincount(stream[~heads], minlength=size)]
     sequence_starts = [np.zeros(size, np.int64)]
     nodes = stream.copy()  # of the n-gram that ends at each position, if any
-    ends, opens = np.arange(len(stream)), heads
+    ends, at_start = np.arange(len(stream)), heads
     for _ in range(order - 1):
         # An n-gram grows by the token after it, unless a sequence starts there.
-        grows = np.flatnonzero(~np.append(heads, True)[ends + 1])
-        contexts, ends, opens = nodes[ends[grows]], ends[grows] + 1, opens[grows]
-        wanted = contexts * size + stream[ends]
-        level_keys, level_counts = _distinct(wanted)
-        found = KeyIndex(level_keys).find(wanted)
+        growing = np.flatnonzero(~np.append(heads, True)[ends + 1])
+        contexts, ends, at_start = nodes[ends[growing]], ends[growing] + 1, at_start[growing]
+        ngram_keys = contexts * size + stream[ends]
+        level_keys, level_counts = _distinct(ngram_keys)
+        indices = KeyIndex(level_keys).find(ngram_keys)
         level_suffixes = np.empty(len(level_keys), np.int64)
-        level_suffixes[found] = nodes[ends]
-        nodes[ends] = level_ends[-1] + found
+        level_suffixes[indices] = nodes[ends]
+        nodes[ends] = level_ends[-1] + indices
         keys.append(level_keys)
         counts.append(level_counts)
-        sequence_starts.append(np.bincount(found[opens], minlength=len(level_keys)))
+        sequence_starts.append(np.bincount(indices[at_start], minlength=len(level_keys)))
         suffixes.append(level_suffixes)
         level_ends.append(level_ends[-1] + len(level_keys))
     return NgramCounts(
@@ -179,9 +172,9 @@ def counts_of_counts(
 
     The nodes `by_occurrence` use their number of occurrences; see `_last_gram`.
     """
-    taken = adjusted.copy()
-    taken[by_occurrence] = counts.counts[by_occurrence]
-    levels = np.split(taken, counts.level_ends[:-1])
+    used = adjusted.copy()
+    used[by_occurrence] = counts.counts[by_occurrence]
+    levels = np.split(used, counts.level_ends[:-1])
     return np.stack([np.bincount(np.minimum(level, 5), minlength=6)[1:5] for level in levels])
 
 
@@ -194,14 +187,14 @@ def _last_gram(stream: np.ndarray, heads: np.ndarray, counts: NgramCounts) -> np
     of its adjusted count. That hardly matters in a real corpus, but in a tiny one it shifts the
     discounts, and we reproduce the numbers of `lmplz`.
     """
-    vocabulary, longest = counts.vocabulary, len(counts.level_ends) - 1
-    appeared = np.empty(vocabulary.size, dtype=np.int64)
-    appeared[stream[::-1]] = np.arange(len(stream))[::-1]
+    vocabulary, max_words = counts.vocabulary, len(counts.level_ends) - 1
+    first_seen = np.empty(vocabulary.size, dtype=np.int64)
+    first_seen[stream[::-1]] = np.arange(len(stream))[::-1]
     if vocabulary.end is not None:
-        appeared[vocabulary.end] = -1
+        first_seen[vocabulary.end] = -1
     ends, words = np.flatnonzero(~heads), 0
-    while words < longest and len(ends) and not (words and heads[ends[0] - words + 1]):
-        ranks = np.where(heads[ends - words], -2, appeared[stream[ends - words]])
+    while words < max_words and len(ends) and not (words and heads[ends[0] - words + 1]):
+        ranks = np.where(heads[ends - words], -2, first_seen[stream[ends - words]])
         ends = ends[ranks == ranks.max()]
         words += 1
     return np.array([_node(counts, stream[ends[0] - n : ends[0] + 1]) for n in range(words)], int)
@@ -222,11 +215,11 @@ def estimate_discounts(n1: int, n2: int, n3: int, n4: int) -> tuple[float, ...] 
     if 0 in (n1, n2, n3):
         return None
     pairs = [(1, n1, n2), (2, n2, n3), (3, n3, n4)]
-    over = n1 + 2 * n2
-    tops = [j * over * here - (j + 1) * n1 * above for j, here, above in pairs]
-    if min(tops) <= 0:
+    norm = n1 + 2 * n2
+    values = [j * norm * n - (j + 1) * n1 * m for j, n, m in pairs]
+    if min(values) <= 0:
         return None
-    return tuple(top / (over * here) for top, (_, here, _) in zip(tops, pairs, strict=True))
+    return tuple(value / (norm * n) for value, (_, n, _) in zip(values, pairs, strict=True))
 
 
 def _interpolate(counts: NgramCounts, adjusted: np.ndarray, discounts: np.ndarray) -> BackoffTables:
@@ -239,12 +232,12 @@ def _interpolate(counts: NgramCounts, adjusted: np.ndarray, discounts: np.ndarra
     for level, (first, start, end) in enumerate(zip([0, *ends], ends, ends[1:], strict=False), 1):
         contexts = counts.keys[start - size : end - size] // size - first
         suffixes = counts.suffixes[start - size : end - size]
-        seen = adjusted[start:end]
-        discount = np.append(0.0, discounts[level])[np.minimum(seen, 3)]
-        totals = np.bincount(contexts, weights=seen, minlength=start - first)
+        a = adjusted[start:end]
+        discount = np.append(0.0, discounts[level])[np.minimum(a, 3)]
+        totals = np.bincount(contexts, weights=a, minlength=start - first)
         gammas = np.bincount(contexts, weights=discount, minlength=start - first)
         gammas = np.divide(gammas, totals, out=np.ones(start - first), where=totals > 0)
-        probs[start:end] = (seen - discount) / totals[contexts] + gammas[contexts] * probs[suffixes]
+        probs[start:end] = (a - discount) / totals[contexts] + gammas[contexts] * probs[suffixes]
         backoffs[first:start] = gammas
     with np.errstate(divide="ignore"):
         log_probs = np.minimum(np.log(probs), 0.0)
@@ -257,13 +250,13 @@ def _interpolate(counts: NgramCounts, adjusted: np.ndarray, discounts: np.ndarra
     )
 
 
-def _unigrams(vocabulary: Vocabulary, seen: np.ndarray, discounts: np.ndarray) -> np.ndarray:
+def _unigrams(vocabulary: Vocabulary, counts: np.ndarray, discounts: np.ndarray) -> np.ndarray:
     """Unigrams interpolated with the uniform distribution over predictable tokens, (V,)."""
     uniform = np.ones(vocabulary.size)
     uniform[list(vocabulary.unpredictable)] = 0.0
     uniform /= uniform.sum()
-    total = seen.sum()
+    total = counts.sum()
     if total == 0:  # nothing is predicted anywhere
         return uniform
-    discount = np.append(0.0, discounts)[np.minimum(seen, 3)]
-    return (seen - discount) / total + discount.sum() / total * uniform
+    discount = np.append(0.0, discounts)[np.minimum(counts, 3)]
+    return (counts - discount) / total + discount.sum() / total * uniform

@@ -1,4 +1,4 @@
-"""Latent distributions of VAEs: prior, posterior, reparameterised samples, KL divergence.
+"""VAE latents: Gaussian (diagonal, full) or Bernoulli prior and posterior, KL; Sobol points.
 
 Each family turns an encoder's outputs into a posterior. All samples are made from uniform numbers,
 so that the same code serves random samples in training and quasi-random points in scoring.
@@ -13,68 +13,6 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-"""The odd number nearest to 2⁶⁴ over the golden ratio: its multiples fill the ring evenly."""
-
-
-def sobol_points(
-    tokens: Tensor, lengths: Tensor, *, count: int, dimensions: int, seed: int = 0
-) -> Tensor:
-    """(S, B, L) Sobol points in (0, 1): `count` of L `dimensions` per row of (B, T) tokens.
-
-    Each row is shifted round the unit cube by its own offset (Cranley and Patterson 1976): each
-    point is uniform, so a mean over them is unbiased over seeds, and they are more even than
-    independent ones. In double precision. Cost S · B · L.
-    """
-    shifts = _uniform(_row_hash(tokens, lengths, seed)[:, None] + _multiples(dimensions, tokens))
-    engine = torch.quasirandom.SobolEngine(dimensions, scramble=False)
-    even = engine.draw(count, dtype=torch.float64).to(tokens.device)
-    moved = (even[:, None] + shifts).frac()
-    return moved.clamp(min=2.0**-53, max=1 - 2.0**-53)
-
-
-def seed_of(generator: torch.Generator | None) -> int:
-    """The initial seed of a generator, however often it was used; 0 if there is none.
-
-    Points depend on seeds, not on earlier samples.
-    """
-    return 0 if generator is None else generator.initial_seed()
-
-
-def _row_hash(tokens: Tensor, lengths: Tensor, seed: int) -> Tensor:
-    """(B,) 64-bit hash of each row's tokens and their positions, without padding."""
-    time = tokens.shape[1]
-    each = _mixed(_mixed(tokens) + _multiples(time, tokens))
-    inside = torch.arange(time, device=tokens.device) < lengths[:, None]
-    return _mixed((each * inside).sum(1) + _mixed(torch.full_like(lengths, _signed(seed))))
-
-
-def _multiples(count: int, like: Tensor) -> Tensor:
-    return torch.arange(1, count + 1, device=like.device) * GOLDEN
-
-
-def _mixed(bits: Tensor) -> Tensor:
-    """Splitmix64's finaliser (Steele et al. 2014): every output bit depends on every input bit."""
-    bits = (bits ^ _shifted(bits, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
-    bits = (bits ^ _shifted(bits, 27)) * (0x94D049BB133111EB - 2**64)
-    return bits ^ _shifted(bits, 31)
-
-
-def _shifted(bits: Tensor, places: int) -> Tensor:
-    """A logical shift to the right; torch's own is arithmetic."""
-    return (bits >> places) & ((1 << (64 - places)) - 1)
-
-
-def _uniform(bits: Tensor) -> Tensor:
-    """53 of the 64 bits as a number in [0, 1), in double precision."""
-    return _shifted(_mixed(bits), 11).double() * 2.0**-53
-
-
-def _signed(seed: int) -> int:
-    """A seed of up to 64 bits as the signed number with the same bits."""
-    return (seed + 2**63) % 2**64 - 2**63
-
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 MIN_UNIFORM = 2.0**-25
@@ -147,8 +85,8 @@ class DiagonalGaussian:
         return 2 * self.size
 
     def posterior(self, numbers: Tensor) -> LatentPosterior:
-        mean, spread = numbers.chunk(2, dim=-1)
-        return DiagonalPosterior(mean, _positive(spread))
+        mean, raw_std = numbers.chunk(2, dim=-1)
+        return DiagonalPosterior(mean, _positive(raw_std))
 
     def sample_prior(self, uniforms: Tensor) -> Tensor:
         return standard_normal(uniforms)
@@ -170,13 +108,13 @@ class FullGaussian(DiagonalGaussian):
         return self.size * (self.size + 3) // 2
 
     def posterior(self, numbers: Tensor) -> LatentPosterior:
-        mean, spread, below = numbers.split(
+        mean, raw_std, off_diagonal = numbers.split(
             [self.size, self.size, self.numbers - 2 * self.size], dim=-1
         )
         row, column = torch.tril_indices(self.size, self.size, -1, device=numbers.device)
-        lower = numbers.new_zeros(*below.shape[:-1], self.size, self.size)
-        lower[..., row, column] = below
-        return FullPosterior(mean, lower + torch.diag_embed(_positive(spread)))
+        lower = numbers.new_zeros(*off_diagonal.shape[:-1], self.size, self.size)
+        lower[..., row, column] = off_diagonal
+        return FullPosterior(mean, lower + torch.diag_embed(_positive(raw_std)))
 
 
 @dataclass(frozen=True)
@@ -238,8 +176,8 @@ class FullPosterior:
         return self.mean + (self.factor @ noise[..., None]).squeeze(-1)
 
     def log_prob(self, latents: Tensor) -> Tensor:
-        away = (latents - self.mean)[..., None]
-        standard = torch.linalg.solve_triangular(self.factor, away, upper=False).squeeze(-1)
+        difference = (latents - self.mean)[..., None]
+        standard = torch.linalg.solve_triangular(self.factor, difference, upper=False).squeeze(-1)
         diagonal = self.factor.diagonal(dim1=-2, dim2=-1)
         return (-0.5 * standard**2 - diagonal.log() - HALF_LOG_TWO_PI).sum(-1)
 
@@ -280,10 +218,73 @@ class BernoulliPosterior:
 
 def standard_normal(uniforms: Tensor) -> Tensor:
     """Φ⁻¹ of uniform numbers, computed in double precision, returned in the default one."""
-    kept = uniforms.double().clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)
-    return torch.special.ndtri(kept).to(torch.get_default_dtype())
+    clamped = uniforms.double().clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)
+    return torch.special.ndtri(clamped).to(torch.get_default_dtype())
 
 
 def _positive(numbers: Tensor) -> Tensor:
     """Softplus scaled to 1 at 0; linear where large, so that nothing explodes."""
     return F.softplus(numbers + SOFTPLUS_INVERSE_OF_ONE) + MIN_STD
+
+
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+"""The odd number nearest to 2⁶⁴ over the golden ratio: its multiples fill the ring evenly."""
+
+
+def sobol_points(
+    tokens: Tensor, lengths: Tensor, *, count: int, dimensions: int, seed: int = 0
+) -> Tensor:
+    """(S, B, L) Sobol points in (0, 1): `count` of L `dimensions` per row of (B, T) tokens.
+
+    Each row is shifted round the unit cube by its own offset (Cranley and Patterson 1976): each
+    point is uniform, so a mean over them is unbiased over seeds, and they are more even than
+    independent ones. They depend on a row's tokens and the seed only, so that a sentence has the
+    same score alone, padded and in any batch. In double precision. Cost S · B · L.
+    """
+    shifts = _uniform(_row_hash(tokens, lengths, seed)[:, None] + _multiples(dimensions, tokens))
+    engine = torch.quasirandom.SobolEngine(dimensions, scramble=False)
+    points = engine.draw(count, dtype=torch.float64).to(tokens.device)
+    shifted = (points[:, None] + shifts).frac()
+    return shifted.clamp(min=2.0**-53, max=1 - 2.0**-53)
+
+
+def seed_of(generator: torch.Generator | None) -> int:
+    """The initial seed of a generator, however often it was used; 0 if there is none.
+
+    Points depend on seeds, not on earlier samples.
+    """
+    return 0 if generator is None else generator.initial_seed()
+
+
+def _row_hash(tokens: Tensor, lengths: Tensor, seed: int) -> Tensor:
+    """(B,) 64-bit hash of each row's tokens and their positions, without padding."""
+    time = tokens.shape[1]
+    hashes = _mix_bits(_mix_bits(tokens) + _multiples(time, tokens))
+    mask = torch.arange(time, device=tokens.device) < lengths[:, None]
+    return _mix_bits((hashes * mask).sum(1) + _mix_bits(torch.full_like(lengths, _signed(seed))))
+
+
+def _multiples(count: int, like: Tensor) -> Tensor:
+    return torch.arange(1, count + 1, device=like.device) * GOLDEN
+
+
+def _mix_bits(bits: Tensor) -> Tensor:
+    """Splitmix64's finaliser (Steele et al. 2014): every output bit depends on every input bit."""
+    bits = (bits ^ _logical_shift(bits, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    bits = (bits ^ _logical_shift(bits, 27)) * (0x94D049BB133111EB - 2**64)
+    return bits ^ _logical_shift(bits, 31)
+
+
+def _logical_shift(bits: Tensor, count: int) -> Tensor:
+    """A logical shift to the right; torch's own is arithmetic."""
+    return (bits >> count) & ((1 << (64 - count)) - 1)
+
+
+def _uniform(bits: Tensor) -> Tensor:
+    """53 of the 64 bits as a number in [0, 1), in double precision."""
+    return _logical_shift(_mix_bits(bits), 11).double() * 2.0**-53
+
+
+def _signed(seed: int) -> int:
+    """A seed of up to 64 bits as the signed number with the same bits."""
+    return (seed + 2**63) % 2**64 - 2**63

@@ -1,4 +1,4 @@
-"""Linear-chain dynamic programs (HMM, CRF): N variables of K states each.
+"""Linear-chain CRF/HMM inference: partition, forward-backward, Viterbi, sampling, entropy.
 
     score(z) = Σ_i unary[i, z_i] + Σ_i pairwise[i, z_i, z_{i+1}]
 
@@ -32,16 +32,16 @@ def forward_messages(
     """
     pairwise = pairwise.expand(*unary.shape[:-2], *pairwise.shape[-3:])
     unary, pairwise = semiring.lift(unary), semiring.lift(pairwise)
-    arriving = unary[..., 0, :]
-    collected = [arriving]
-    for place in range(1, unary.shape[-2]):
-        moved = semiring.times(arriving[..., :, None], pairwise[..., place - 1, :, :])
-        reached = semiring.times(semiring.sum(moved, -2), unary[..., place, :])
+    message = unary[..., 0, :]
+    messages = [message]
+    for position in range(1, unary.shape[-2]):
+        scores = semiring.times(message[..., :, None], pairwise[..., position - 1, :, :])
+        updated = semiring.times(semiring.sum(scores, -2), unary[..., position, :])
         if lengths is not None:
-            reached = torch.where((place < lengths)[..., None], reached, arriving)
-        collected.append(reached)
-        arriving = reached
-    return torch.stack(collected, dim=-2)
+            updated = torch.where((position < lengths)[..., None], updated, message)
+        messages.append(updated)
+        message = updated
+    return torch.stack(messages, dim=-2)
 
 
 def total(
@@ -67,22 +67,22 @@ def forward_backward(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None 
     forward = forward_messages(unary, pairwise)
     backward = forward_messages(unary.flip(-2), pairwise.flip(-3).transpose(-1, -2)).flip(-2)
     # Both messages contain the variable's own potential; remove one.
-    own = torch.where(unary.isinf(), 0.0, unary)
-    posterior = torch.softmax(forward + backward - own, dim=-1)
+    finite_unary = torch.where(unary.isinf(), 0.0, unary)
+    posterior = torch.softmax(forward + backward - finite_unary, dim=-1)
     if lengths is None:
         return posterior
-    places = torch.arange(unary.shape[-2], device=unary.device)
-    return posterior * (places < lengths[..., None])[..., None]
+    positions = torch.arange(unary.shape[-2], device=unary.device)
+    return posterior * (positions < lengths[..., None])[..., None]
 
 
 def mask_padding(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Potentials under which the variables beyond a row's length repeat its last one."""
     count, states = unary.shape[-2:]
-    places = torch.arange(count, device=unary.device)
-    real = places < lengths[..., None]
-    same = torch.eye(states, device=unary.device, dtype=unary.dtype).log()
+    positions = torch.arange(count, device=unary.device)
+    real = positions < lengths[..., None]
+    identity = torch.eye(states, device=unary.device, dtype=unary.dtype).log()
     unary = torch.where(real[..., None], unary, 0.0)
-    pairwise = torch.where(real[..., 1:, None, None], pairwise, same)
+    pairwise = torch.where(real[..., 1:, None, None], pairwise, identity)
     return unary, pairwise
 
 
@@ -101,7 +101,7 @@ def viterbi(
     """Viterbi: the best score (…) and its assignment (…, N); 0 beyond a row's length."""
     with torch.no_grad():
         score = total(unary, pairwise, semiring=MAX, lengths=lengths)
-    return score, _one(unary, pairwise, MAX, lengths)
+    return score, _argmax(unary, pairwise, MAX, lengths)
 
 
 def sample(
@@ -112,7 +112,7 @@ def sample(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """(…, N) one assignment per row, sampled from the posterior; 0 beyond a row's length."""
-    return _one(unary, pairwise, SampleSemiring(generator), lengths)
+    return _argmax(unary, pairwise, SampleSemiring(generator), lengths)
 
 
 def entropy(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
@@ -120,9 +120,9 @@ def entropy(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -
     return total(unary, pairwise, semiring=ENTROPY, lengths=lengths)
 
 
-def _one(unary: Tensor, pairwise: Tensor, semiring: Semiring, lengths: Tensor | None) -> Tensor:
+def _argmax(unary: Tensor, pairwise: Tensor, semiring: Semiring, lengths: Tensor | None) -> Tensor:
     pairwise = pairwise.detach()
-    (chosen,) = structure_marginals(
+    (indicators,) = structure_marginals(
         lambda u: total(u, pairwise, semiring=semiring, lengths=lengths), unary
     )
-    return chosen.argmax(-1)
+    return indicators.argmax(-1)

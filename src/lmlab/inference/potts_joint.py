@@ -1,4 +1,4 @@
-"""Potts model of several tokens, with a full matrix of potentials between every pair.
+"""Potts model of n tokens: pseudo-likelihood, exact sums if small, else Gibbs and hill climbing.
 
     p(x) ∝ exp(Σ_i φ_i(x_i) + Σ_{i<j} f(x_i) · M_ij f(x_j))
 
@@ -46,8 +46,8 @@ class PottsJoint:
     @property
     def real(self) -> Tensor:
         """(B, n) bool: the unpadded positions."""
-        places = torch.arange(self.scores.shape[1], device=self.scores.device)
-        return places < self.lengths[:, None]
+        positions = torch.arange(self.scores.shape[1], device=self.scores.device)
+        return positions < self.lengths[:, None]
 
     @cached_property
     def symmetric_ties(self) -> Tensor:
@@ -55,18 +55,18 @@ class PottsJoint:
         count = self.scores.shape[1]
         above = torch.ones(count, count, dtype=torch.bool, device=self.scores.device).triu(1)
         pairs = self.real[:, :, None] & self.real[:, None, :] & above
-        kept = torch.where(pairs[..., None, None], self.ties, 0.0)
-        return kept + kept.transpose(1, 2).mT
+        upper = torch.where(pairs[..., None, None], self.ties, 0.0)
+        return upper + upper.transpose(1, 2).mT
 
     def conditionals(self, tokens: Tensor) -> Tensor:
         """(B, n, V) log p(x_i | all the others of `tokens` (B, n))."""
-        pulls = torch.einsum("bijrs,bjs->bir", self.symmetric_ties, self.vectors[tokens])
-        return F.log_softmax(self.scores + pulls @ self.vectors.T, -1)
+        fields = torch.einsum("bijrs,bjs->bir", self.symmetric_ties, self.vectors[tokens])
+        return F.log_softmax(self.scores + fields @ self.vectors.T, -1)
 
     def pseudo_log_prob(self, tokens: Tensor) -> Tensor:
         """(B,) pseudo-log-likelihood Σ_i log p(x_i | the others) (Besag 1975)."""
-        each = self.conditionals(tokens).gather(-1, tokens[..., None])[..., 0]
-        return torch.where(self.real, each, 0.0).sum(1)
+        log_probs = self.conditionals(tokens).gather(-1, tokens[..., None])[..., 0]
+        return torch.where(self.real, log_probs, 0.0).sum(1)
 
     def log_prob(self, tokens: Tensor) -> Tensor:
         """(B,) exact log-probability by enumeration, if fillings are few."""
@@ -79,13 +79,13 @@ class PottsJoint:
 
     def prefix_log_probs(self, tokens: Tensor) -> Tensor:
         """(B, n) likewise, with the tokens after each position summed out."""
-        found = torch.zeros(tokens.shape, dtype=self.scores.dtype, device=tokens.device)
+        zeros = torch.zeros(tokens.shape, dtype=self.scores.dtype, device=tokens.device)
         rows = []
         for row, length in enumerate(self.lengths.tolist()):
-            table, terms = self._table(row), list(found[row].unbind())
-            for place in range(length):
-                begun = table[tuple(tokens[row, : place + 1].tolist())]
-                terms[place] = torch.logsumexp(begun.flatten(), 0)
+            table, terms = self._table(row), list(zeros[row].unbind())
+            for position in range(length):
+                completions = table[tuple(tokens[row, : position + 1].tolist())]
+                terms[position] = torch.logsumexp(completions.flatten(), 0)
             rows.append(torch.stack(terms))
         return torch.stack(rows)
 
@@ -93,14 +93,14 @@ class PottsJoint:
         """(B, n) tokens: exact if fillings are few, else after some Gibbs sweeps."""
         if not self._all_enumerable:
             return self._gibbs(generator)[0]
-        drawn = torch.zeros(self.scores.shape[:2], dtype=torch.int64, device=self.scores.device)
+        sampled = torch.zeros(self.scores.shape[:2], dtype=torch.int64, device=self.scores.device)
         for row, length in enumerate(self.lengths.tolist()):
             if length:
                 table = self._table(row)
-                place = Categorical(table.flatten()).sample(generator=generator)
-                index = torch.unravel_index(place, table.shape)
-                drawn[row, :length] = torch.stack(list(index))
-        return drawn
+                flat_index = Categorical(table.flatten()).sample(generator=generator)
+                index = torch.unravel_index(flat_index, table.shape)
+                sampled[row, :length] = torch.stack(list(index))
+        return sampled
 
     def marginals(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n, V): exact if fillings are few, else the mean of Gibbs conditionals.
@@ -110,13 +110,13 @@ class PottsJoint:
         with torch.no_grad():
             if not self._all_enumerable:
                 return self._gibbs(generator or torch.Generator().manual_seed(0))[1]
-            found = F.log_softmax(self.scores, -1)
+            log_probs = F.log_softmax(self.scores, -1)
             for row, length in enumerate(self.lengths.tolist()):
                 table = self._table(row)
-                for place in range(length):
-                    others = [other for other in range(length) if other != place]
-                    found[row, place] = torch.logsumexp(table, others) if others else table
-            return found
+                for position in range(length):
+                    others = [other for other in range(length) if other != position]
+                    log_probs[row, position] = torch.logsumexp(table, others) if others else table
+            return log_probs
 
     def ranked(self, row: int, count: int) -> list[RankedFilling]:
         """Best first; if fillings are many, the best found by hill climbing, not proven.
@@ -130,11 +130,11 @@ class PottsJoint:
             return self._hill_climb(row, length, count)
         with torch.no_grad():
             table = self._table(row)
-            found = table.flatten().topk(min(count, table.numel()))
-            places = torch.stack(list(torch.unravel_index(found.indices, table.shape)), -1)
+            best = table.flatten().topk(min(count, table.numel()))
+            fillings = torch.stack(list(torch.unravel_index(best.indices, table.shape)), -1)
         return [
             RankedFilling(tokens=tuple(tokens), log_prob=value)
-            for tokens, value in zip(places.tolist(), found.values.tolist(), strict=True)
+            for tokens, value in zip(fillings.tolist(), best.values.tolist(), strict=True)
             if value > -math.inf
         ]
 
@@ -168,41 +168,41 @@ class PottsJoint:
     def _gibbs(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Tokens after all sweeps, and the log of the mean conditionals (B, n, V)."""
         with torch.no_grad():
-            drawn = Categorical(F.log_softmax(self.scores, -1)).sample(generator=generator)
+            tokens = Categorical(F.log_softmax(self.scores, -1)).sample(generator=generator)
             total = torch.zeros_like(self.scores)
             for sweep in range(GIBBS_SWEEPS):
-                for place in range(drawn.shape[1]):
-                    each = self.conditionals(drawn)[:, place]
-                    drawn[:, place] = Categorical(each).sample(generator=generator)
+                for position in range(tokens.shape[1]):
+                    conditional = self.conditionals(tokens)[:, position]
+                    tokens[:, position] = Categorical(conditional).sample(generator=generator)
                     if sweep >= GIBBS_SWEEPS // 3:
-                        total[:, place] += each.exp()
-        return drawn, (total / total.sum(-1, keepdim=True)).log()
+                        total[:, position] += conditional.exp()
+        return tokens, (total / total.sum(-1, keepdim=True)).log()
 
     def _hill_climb(self, row: int, length: int, count: int) -> list[RankedFilling]:
         """Coordinate ascent: each position to its best given the others, from several starts.
 
         Distinct local optima, best first by their unnormalised log-probability.
         """
-        alone = PottsJoint(
+        chains = PottsJoint(
             scores=self.scores[row, :length].detach().expand(SEARCH_RESTARTS, -1, -1),
             ties=self.ties[row, :length, :length].detach().expand(SEARCH_RESTARTS, -1, -1, -1, -1),
             vectors=self.vectors.detach(),
             lengths=self.lengths.new_full((SEARCH_RESTARTS,), length),
         )
-        tokens = alone.sample(generator=torch.Generator().manual_seed(0))
-        moved = True
-        while moved:
+        tokens = chains.sample(generator=torch.Generator().manual_seed(0))
+        changed = True
+        while changed:
             before = tokens.clone()
-            for place in range(length):
-                tokens[:, place] = alone.conditionals(tokens)[:, place].argmax(-1)
-            moved = not torch.equal(before, tokens)
-        pulls = torch.einsum("bijrs,bjs->bir", alone.symmetric_ties, alone.vectors[tokens])
-        own = alone.scores.gather(-1, tokens[..., None])[..., 0].sum(1)
-        energies = own + (alone.vectors[tokens] * pulls).sum((1, 2)) / 2
-        values = alone.pseudo_log_prob(tokens).tolist()
+            for position in range(length):
+                tokens[:, position] = chains.conditionals(tokens)[:, position].argmax(-1)
+            changed = not torch.equal(before, tokens)
+        fields = torch.einsum("bijrs,bjs->bir", chains.symmetric_ties, chains.vectors[tokens])
+        unary = chains.scores.gather(-1, tokens[..., None])[..., 0].sum(1)
+        energies = unary + (chains.vectors[tokens] * fields).sum((1, 2)) / 2
+        values = chains.pseudo_log_prob(tokens).tolist()
         order = energies.argsort(descending=True, stable=True).tolist()
-        ends = {tuple(tokens[place].tolist()): values[place] for place in order}
+        optima = {tuple(tokens[index].tolist()): values[index] for index in order}
         return [
-            RankedFilling(tokens=each, log_prob=value, kind="pseudo", proven=False)
-            for each, value in list(ends.items())[:count]
+            RankedFilling(tokens=filling, log_prob=value, kind="pseudo", proven=False)
+            for filling, value in list(optima.items())[:count]
         ]

@@ -1,4 +1,4 @@
-"""Semirings for dynamic programs: log, max, sample, entropy (Goodman 1999).
+"""Semirings (Goodman 1999) for dynamic programs: log, max, sample, entropy; marginals by gradient.
 
 One program over a structure (`linear_chain.py`, `inside.py`) gives the likelihood, the best
 structure, samples and the entropy, each with another semiring. The best or sampled structure is the
@@ -68,11 +68,11 @@ class SampleSemiring(Semiring):
 
     def sum(self, elements: Tensor, dim: int) -> Tensor:
         assert dim < 0
-        total: Tensor = _DrawnSum.apply(elements, dim, self.generator)
+        total: Tensor = _SampledSum.apply(elements, dim, self.generator)
         return total
 
 
-class _DrawnSum(torch.autograd.Function):
+class _SampledSum(torch.autograd.Function):
     """logsumexp whose gradient is one-hot."""
 
     @staticmethod
@@ -82,19 +82,19 @@ class _DrawnSum(torch.autograd.Function):
         last = elements.movedim(dim, -1)
         total = torch.logsumexp(last, -1)
         # If no term is possible, any will do, since no gradient reaches it.
-        shares = (last - total[..., None]).exp().nan_to_num(nan=1.0)
-        drawn = torch.multinomial(shares.reshape(-1, shares.shape[-1]), 1, generator=generator)
-        context.save_for_backward(drawn.view(total.shape))
+        probs = (last - total[..., None]).exp().nan_to_num(nan=1.0)
+        sampled = torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1, generator=generator)
+        context.save_for_backward(sampled.view(total.shape))
         context.shape, context.dim = elements.shape, dim
         return total
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (drawn,) = context.saved_tensors
+        (sampled,) = context.saved_tensors
         dim = context.dim
-        spread = gradient.new_zeros(context.shape)
-        index = drawn.unsqueeze(dim)
-        return spread.scatter(dim, index, gradient.unsqueeze(dim)), None, None
+        scattered = gradient.new_zeros(context.shape)
+        index = sampled.unsqueeze(dim)
+        return scattered.scatter(dim, index, gradient.unsqueeze(dim)), None, None
 
 
 class EntropySemiring(Semiring):
@@ -116,10 +116,10 @@ class EntropySemiring(Semiring):
         assert dim < 0
         weights, entropies = elements[0], elements[1]
         total = torch.logsumexp(weights, dim)
-        surprise = total.unsqueeze(dim) - weights
-        shares = (-surprise).exp()
+        surprisal = total.unsqueeze(dim) - weights
+        probs = (-surprisal).exp()
         # A term of no weight adds nothing, though its surprisal is infinite.
-        terms = torch.where(shares > 0, shares * (entropies + surprise), 0.0)
+        terms = torch.where(probs > 0, probs * (entropies + surprisal), 0.0)
         return torch.stack([total, terms.sum(dim)])
 
 

@@ -1,4 +1,4 @@
-"""Joint distribution of several tokens, coupled by latent states along a chain or a tree.
+"""Joint of n tokens coupled by a chain or tree of latent states: likelihood, samples, posteriors.
 
     p(x) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π_{i>0} exp(A_i(z_parent(i), z_i))
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lmlab.core.distribution import Categorical
 from lmlab.core.joint_distribution import RankedFilling
-from lmlab.inference import linear_chain, state_joint
+from lmlab.inference import linear_chain
 from lmlab.inference.best_first import BestFirstSearch
 from lmlab.inference.semirings import LOG, SampleSemiring, Semiring, structure_marginals
 
@@ -32,23 +32,23 @@ def state_sums(
     `parents` (B, N) as in `StateJoint`, None for a chain; `lengths` (B,) at least 1. Terms below
     the smallest float times the largest of their sum count as that.
     """
-    collected = list(unary.transpose(0, 1).unbind(2))
-    tallest = links.amax((-1, -2), keepdim=True).detach()
+    messages = list(unary.transpose(0, 1).unbind(2))
+    max_links = links.amax((-1, -2), keepdim=True).detach()
     # (B, K', K): the product takes a child's states (B, C, K') to its parent's.
-    products = (links - tallest).exp().mT.unbind(1)
-    for child in range(len(collected) - 1, 0, -1):
-        top = collected[child].amax(-1, keepdim=True).detach()
-        reached = (collected[child] - top).exp() @ products[child - 1]
-        tiny = torch.finfo(reached.dtype).tiny
-        message = reached.clamp(min=tiny).log() + top + tallest[:, child - 1]
+    products = (links - max_links).exp().mT.unbind(1)
+    for child in range(len(messages) - 1, 0, -1):
+        top = messages[child].amax(-1, keepdim=True).detach()
+        sums = (messages[child] - top).exp() @ products[child - 1]
+        tiny = torch.finfo(sums.dtype).tiny
+        message = sums.clamp(min=tiny).log() + top + max_links[:, child - 1]
         message = torch.where((child < lengths)[:, None, None], message, 0.0)
         if parents is None:
-            collected[child - 1] = collected[child - 1] + message
+            messages[child - 1] = messages[child - 1] + message
             continue
-        for place in range(child):
-            here = (parents[:, child] == place)[:, None, None]
-            collected[place] = collected[place] + torch.where(here, message, 0.0)
-    return torch.logsumexp(collected[0], -1).T
+        for parent in range(child):
+            receives = (parents[:, child] == parent)[:, None, None]
+            messages[parent] = messages[parent] + torch.where(receives, message, 0.0)
+    return torch.logsumexp(messages[0], -1).T
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,32 +76,32 @@ class StateJoint:
     @property
     def real(self) -> Tensor:
         """(B, n) bool: the unpadded positions."""
-        places = torch.arange(self.scores.shape[1], device=self.scores.device)
-        return places < self.lengths[:, None]
+        positions = torch.arange(self.scores.shape[1], device=self.scores.device)
+        return positions < self.lengths[:, None]
 
     def log_prob(self, tokens: Tensor) -> Tensor:
         """(B,) joint log-probability of tokens (B, n): two sums over the same links."""
-        given, whole = self._sums(torch.stack([self._given(tokens), self.free_potentials]))
-        return (given - whole).masked_fill(self._impossible(tokens).any(1), -torch.inf)
+        joint, partition = self._sums(torch.stack([self._clamped(tokens), self.free_potentials]))
+        return (joint - partition).masked_fill(self._impossible(tokens).any(1), -torch.inf)
 
     def prefix_log_probs(self, tokens: Tensor) -> Tensor:
         """(B, n) log-probability of each prefix of the tokens: n + 1 batched sums."""
         count = tokens.shape[1]
         known = torch.ones(count + 1, count, dtype=torch.bool, device=tokens.device).tril(-1)
-        whole, *so_far = self._sums(
-            torch.where(known[:, None, :, None], self._given(tokens), self.free_potentials)
+        partition, *prefixes = self._sums(
+            torch.where(known[:, None, :, None], self._clamped(tokens), self.free_potentials)
         )
         impossible = self._impossible(tokens).cumsum(1) > 0
-        return (torch.stack(so_far, 1) - whole[:, None]).masked_fill(impossible, -torch.inf)
+        return (torch.stack(prefixes, 1) - partition[:, None]).masked_fill(impossible, -torch.inf)
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n) tokens: states sampled from their posterior, then a token from each."""
         semiring = SampleSemiring(generator)
-        (drawn,) = structure_marginals(
+        (indicators,) = structure_marginals(
             lambda unary: self._total(unary, semiring), self.free_potentials
         )
-        chosen = self.affinities[drawn.argmax(-1)]
-        return Categorical(F.log_softmax(self.scores + chosen, -1)).sample(generator=generator)
+        emission = self.affinities[indicators.argmax(-1)]
+        return Categorical(F.log_softmax(self.scores + emission, -1)).sample(generator=generator)
 
     def marginals(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n, V) marginal log-probabilities of each position, detached."""
@@ -121,24 +121,24 @@ class StateJoint:
         if length == 0:
             return [RankedFilling(tokens=(), log_prob=0.0)]
         with torch.no_grad():
-            own = self.scores[row, :length, None, :] + self.states[row, :length, :, None]
-            tokens = (own + self.affinities).double().cpu()
+            potentials = self.scores[row, :length, None, :] + self.states[row, :length, :, None]
+            tokens = (potentials + self.affinities).double().cpu()
             links = self.links[row, : length - 1].double().cpu()
-            found = BestFirstSearch(list(tokens), list(links), self._parents(row, length)).ranked(
+            results = BestFirstSearch(list(tokens), list(links), self._parents(row, length)).ranked(
                 count
             )
-            whole = float(self._row_partition(row, length))
+            partition = float(self._row_partition(row, length))
         return [
-            RankedFilling(tokens=each.tokens, log_prob=each.score - whole, proven=each.proven)
-            for each in found
+            RankedFilling(tokens=r.tokens, log_prob=r.score - partition, proven=r.proven)
+            for r in results
         ]
 
-    def _given(self, tokens: Tensor) -> Tensor:
+    def _clamped(self, tokens: Tensor) -> Tensor:
         """(B, n, K) potentials of states given their tokens, at unpadded positions."""
         score = self.scores.gather(-1, tokens[..., None])
-        given = self.states + score + self.affinities.T[tokens]
+        conditioned = self.states + score + self.affinities.T[tokens]
         known = self.real & ~self._impossible(tokens)
-        return torch.where(known[..., None], given, self.free_potentials)
+        return torch.where(known[..., None], conditioned, self.free_potentials)
 
     def _impossible(self, tokens: Tensor) -> Tensor:
         """(B, n) bool: impossible tokens, which no sum includes, as their log is -inf."""
@@ -153,9 +153,7 @@ class StateJoint:
         lengths = self.lengths.clamp(min=1)
         if self.parents is None:
             return linear_chain.total(unary, self.links, semiring=semiring, lengths=lengths)
-        return state_joint.tree_total(
-            unary, self.links, self.parents, semiring=semiring, lengths=lengths
-        )
+        return tree_total(unary, self.links, self.parents, semiring=semiring, lengths=lengths)
 
     def _row_partition(self, row: int, length: int) -> Tensor:
         """log Z of one row in double precision, as its search computes scores."""
@@ -164,13 +162,13 @@ class StateJoint:
         links = self.links[row, : length - 1].double()
         if self.parents is None:
             return linear_chain.total(unary, links)
-        return state_joint.tree_total(unary, links, self.parents[row, :length])
+        return tree_total(unary, links, self.parents[row, :length])
 
     def _parents(self, row: int, length: int) -> list[int]:
         if self.parents is None:
             return list(range(-1, length - 1))
-        found: list[int] = self.parents[row, :length].tolist()
-        return found
+        parents: list[int] = self.parents[row, :length].tolist()
+        return parents
 
 
 def log_product(first: Tensor, second: Tensor) -> Tensor:
@@ -195,15 +193,15 @@ def tree_total(
     count = unary.shape[-2]
     pairwise = pairwise.expand(*unary.shape[:-2], *pairwise.shape[-3:])
     parents = parents.expand(unary.shape[:-1])
-    collected, pairwise = semiring.lift(unary), semiring.lift(pairwise)
-    place = torch.arange(count, device=unary.device)
+    messages, pairwise = semiring.lift(unary), semiring.lift(pairwise)
+    position = torch.arange(count, device=unary.device)
     for child in range(count - 1, 0, -1):
-        moved = semiring.times(pairwise[..., child - 1, :, :], collected[..., child, None, :])
-        message = semiring.sum(moved, -1)
-        receives = place == parents[..., child, None]
+        scores = semiring.times(pairwise[..., child - 1, :, :], messages[..., child, None, :])
+        message = semiring.sum(scores, -1)
+        receives = position == parents[..., child, None]
         if lengths is not None:
             receives = receives & (child < lengths)[..., None]
         # The semiring's one is zero in logs and has no entropy.
-        sent = torch.where(receives[..., None], message[..., None, :], 0.0)
-        collected = semiring.times(collected, sent)
-    return semiring.value(semiring.sum(collected[..., 0, :], -1))
+        masked_message = torch.where(receives[..., None], message[..., None, :], 0.0)
+        messages = semiring.times(messages, masked_message)
+    return semiring.value(semiring.sum(messages[..., 0, :], -1))

@@ -1,4 +1,4 @@
-"""Layer activations of one sentence, with a token label for every position."""
+"""Layer activations of one sentence: captured values by layer, a token label for every position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from lmlab.inspection.inspected_models import (
     TokenNames,
     collate_sentences,
 )
-from lmlab.objectives.objective_interfaces import MaskedLMObjective, ReplacedTokenDetectionObjective
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
+from lmlab.objectives.replaced_token_detection import ELECTRAObjective
 
 LAYER_NAME_PATTERN = re.compile(r"(?P<where>.*?) ?layer (?P<layer>\d+) (?P<what>.+)")
 """Names of per-layer captures: `decoder layer 3 source attention`."""
@@ -63,48 +64,46 @@ class SentenceActivations:
 
     def words(self, series: LayerActivations, axis: str, entries: int) -> tuple[str, ...]:
         """A label for each entry of an axis: its own name, the input token, or a number."""
-        named = series.captures[0].names.get(axis)
-        if named is not None:
-            return named
+        entry_names = series.captures[0].names.get(axis)
+        if entry_names is not None:
+            return entry_names
         if axis not in ("time", "source"):
             return tuple(str(entry + 1) for entry in range(entries))
-        reads_source = axis == "source" and series.what.startswith("source")
-        words = stack_input_words(
-            self.view, "encoder" if reads_source else series.where, self.names
-        )
+        of_source = axis == "source" and series.what.startswith("source")
+        words = stack_input_words(self.view, "encoder" if of_source else series.where, self.names)
         if len(words) > entries:
             return words[len(words) - entries :] if axis == "source" else words[:entries]
         # Positions before the inputs are added by the network: memory tokens, a relay node.
         return ("·",) * (entries - len(words)) + words
 
 
-def stack_input_words(view: View, where: str, names: TokenNames) -> tuple[str, ...]:
+def stack_input_words(view: View, stack: str, names: TokenNames) -> tuple[str, ...]:
     """Input tokens of the encoder, the decoder, or the only stack."""
-    if view.decoder is None or where == "encoder":
+    if view.decoder is None or stack == "encoder":
         return input_words(view, names)
-    written = input_words(view.decoder, names)
-    if where == "decoder":
-        return written
+    decoder_words = input_words(view.decoder, names)
+    if stack == "decoder":
+        return decoder_words
     # Image and text in one stack: the first token, the patches, the other tokens.
-    return (*written[:1], *input_words(view, names), *written[1:])
+    return (*decoder_words[:1], *input_words(view, names), *decoder_words[1:])
 
 
 def input_words(view: View, names: TokenNames) -> tuple[str, ...]:
     """The input token at each position of the first row."""
     length = int(view.lengths[0])
     if view.inputs.ndim != 2:
-        return tuple(f"patch {place + 1}" for place in range(length))
+        return tuple(f"patch {patch + 1}" for patch in range(length))
     return tuple(names.name(id) for id in view.inputs[0, :length].tolist())
 
 
 def group_by_layer(captures: Mapping[str, Capture]) -> list[LayerActivations]:
     """Per-layer captures, in the order of their first layer."""
-    found: dict[tuple[str, str], list[tuple[int, Capture]]] = {}
+    groups: dict[tuple[str, str], list[tuple[int, Capture]]] = {}
     for name, capture in captures.items():
         match = LAYER_NAME_PATTERN.fullmatch(name)
         if match is not None:
             key = (match["where"].strip(), match["what"])
-            found.setdefault(key, []).append((int(match["layer"]), capture))
+            groups.setdefault(key, []).append((int(match["layer"]), capture))
     return [
         LayerActivations(
             where=where,
@@ -112,7 +111,7 @@ def group_by_layer(captures: Mapping[str, Capture]) -> list[LayerActivations]:
             layers=tuple(layer for layer, _ in pairs),
             captures=tuple(capture for _, capture in pairs),
         )
-        for (where, what), pairs in found.items()
+        for (where, what), pairs in groups.items()
     ]
 
 
@@ -168,13 +167,13 @@ def clean_view(system: System, batch: Batch) -> View:
     """The unmasked view if the objective has one; else the objective's own view."""
     assert isinstance(system, Assembly)
     objective = system.objective
-    if isinstance(objective, ReplacedTokenDetectionObjective):
+    if isinstance(objective, ELECTRAObjective):
         return objective.clean_view(batch)
     view = _view(system, batch, 0)
     if view.decoder is not None:
         # Of several random masks, the one that leaves the encoder the most tokens.
         views = [view, *(_view(system, batch, seed) for seed in range(1, SEEDS))]
-        return max(views, key=lambda each: int(each.lengths[0]))
+        return max(views, key=lambda candidate: int(candidate.lengths[0]))
     # Two-stream models have no activations without targets.
     if isinstance(objective, MaskedLMObjective) and view.query_attention_mask is None:
         return objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))

@@ -31,6 +31,7 @@ from lmlab.plotting.charts import (
     draw_colour_bar,
     draw_heat_maps,
     heat_maps_size,
+    hide_spines,
     shorten_label,
 )
 from lmlab.plotting.figure import FigureSpec, add_legend, colour, join_remarks
@@ -65,29 +66,29 @@ class AttentionMaps:
 
 def attention_figures(subject: InspectedModel) -> list[FigureSpec]:
     """Attention figures of the first sentence; none without attention layers."""
-    looked = record_activations(subject, subject.sentences[0])
-    if looked is None:
+    activations = record_activations(subject, subject.sentences[0])
+    if activations is None:
         return []
-    pictures = []
-    for series in looked.series():
+    figures = []
+    for series in activations.series():
         if "head" in series.axes and len(series.axes) == 4:
-            pictures += _of_series(looked, series)
-    return [*pictures, *_norm_pictures(looked)]
+            figures += _series_figures(activations, series)
+    return [*figures, *_norm_figures(activations)]
 
 
-def _of_series(looked: SentenceActivations, series: LayerActivations) -> list[FigureSpec]:
-    maps = attention_maps(looked, series)
-    pictures = [_model_view(looked, series, maps)]
+def _series_figures(activations: SentenceActivations, series: LayerActivations) -> list[FigureSpec]:
+    maps = attention_maps(activations, series)
+    figures = [_model_view(activations, series, maps)]
     if set(series.axes[2:]) <= set(ATTENDED_AXIS_NAMES):
-        pictures.append(_head_view(looked, series, maps))
-    return pictures
+        figures.append(_head_view(activations, series, maps))
+    return figures
 
 
-def attention_maps(looked: SentenceActivations, series: LayerActivations) -> AttentionMaps:
+def attention_maps(activations: SentenceActivations, series: LayerActivations) -> AttentionMaps:
     """Attention weights of a series with the tokens of its positions."""
     weights = np.stack([c.values[0].double().cpu().numpy() for c in series.captures])
     rows, columns = (
-        looked.words(series, axis, size)
+        activations.words(series, axis, size)
         for axis, size in zip(series.axes[2:], weights.shape[2:], strict=True)
     )
     cut = max(len(rows), len(columns)) > MAX_WORDS
@@ -101,12 +102,12 @@ def attention_maps(looked: SentenceActivations, series: LayerActivations) -> Att
 
 
 def _model_view(
-    looked: SentenceActivations, series: LayerActivations, maps: AttentionMaps
+    activations: SentenceActivations, series: LayerActivations, maps: AttentionMaps
 ) -> FigureSpec:
     layers, heads = maps.weights.shape[:2]
-    tall, wide = len(maps.rows) + MAP_GAP, len(maps.columns) + MAP_GAP
-    square = max(0.03, min(0.085, 9.0 / (heads * wide)))
-    reading = (
+    row_cells, column_cells = len(maps.rows) + MAP_GAP, len(maps.columns) + MAP_GAP
+    cell = max(0.03, min(0.085, 9.0 / (heads * column_cells)))
+    caption = (
         "A map for each layer and each head: a row is a query position, from the first at "
         "the top, and shows its attention weights over the key positions, from the first at "
         "the left."
@@ -114,91 +115,96 @@ def _model_view(
     return FigureSpec(
         name=safe_file_name(f"{series.name} model view"),
         title=f"{series.name}, every head",
-        caption=join_remarks((reading, maps.remark)),
+        caption=join_remarks((caption, maps.remark)),
         draw=partial(draw_attention_maps, maps=maps, title=f"{series.name}, every head"),
-        width=square * heads * wide,
-        height=square * layers * tall,
-        text=looked.sentence.text,
+        width=cell * heads * column_cells,
+        height=cell * layers * row_cells,
+        text=activations.sentence.text,
     )
 
 
 def draw_attention_maps(figure: Figure, maps: AttentionMaps, *, title: str) -> None:
     """Model view (BertViz): a grid of attention maps, one row per layer, one column per head."""
-    layers, heads, tall, wide = maps.weights.shape
+    layers, heads, rows, columns = maps.weights.shape
     axes = figure.add_axes((0, 0, 1, 1))
     scale = colour_scale(maps.weights, UNIT_INTERVAL)
     for layer in range(layers):
         for head in range(heads):
-            left, top = head * (wide + MAP_GAP), layer * (tall + MAP_GAP)
+            left, top = head * (columns + MAP_GAP), layer * (rows + MAP_GAP)
             axes.imshow(
                 maps.weights[layer, head],
                 cmap=scale.colours,
                 norm=scale.norm,
                 interpolation="none",
                 aspect="auto",
-                extent=(left, left + wide, top + tall, top),
+                extent=(left, left + columns, top + rows, top),
             )
-            rim = [(left, top), (left + wide, top), (left + wide, top + tall), (left, top + tall)]
+            outline = [
+                (left, top),
+                (left + columns, top),
+                (left + columns, top + rows),
+                (left, top + rows),
+            ]
             axes.add_line(
                 Line2D(
-                    *zip(*rim, rim[0], strict=True),
+                    *zip(*outline, outline[0], strict=True),
                     color=BORDER_COLOUR,
                     linewidth=0.6,
                     clip_on=False,
                 )
             )
-    axes.set_xlim(0, heads * (wide + MAP_GAP))
-    axes.set_ylim(layers * (tall + MAP_GAP), 0)
+    axes.set_xlim(0, heads * (columns + MAP_GAP))
+    axes.set_ylim(layers * (rows + MAP_GAP), 0)
     axes.set_xticks(
-        [head * (wide + MAP_GAP) + wide / 2 for head in range(heads)],
+        [head * (columns + MAP_GAP) + columns / 2 for head in range(heads)],
         [f"head {head + 1}" if heads <= 8 else str(head + 1) for head in range(heads)],
         fontsize=8,
     )
     axes.xaxis.tick_top()
     axes.set_yticks(
-        [layer * (tall + MAP_GAP) + tall / 2 for layer in range(layers)],
+        [layer * (rows + MAP_GAP) + rows / 2 for layer in range(layers)],
         [f"layer {layer}" for layer in maps.layers],
         fontsize=8,
     )
     axes.tick_params(length=0)
-    _no_frame(axes)
+    hide_spines(axes)
     width, height = figure.get_size_inches()
     figure.text(0, 1 + 0.3 / height, title, fontsize=11)
     draw_colour_bar(figure, scale, left=width)
 
 
 def _head_view(
-    looked: SentenceActivations, series: LayerActivations, maps: AttentionMaps
+    activations: SentenceActivations, series: LayerActivations, maps: AttentionMaps
 ) -> FigureSpec:
-    chosen = evenly_spaced(len(maps.layers), MAX_LAYERS)
+    layers = evenly_spaced(len(maps.layers), MAX_LAYERS)
     margins = [_widest(maps.rows), _widest(maps.columns)]
-    left, right = (ATTENDED_AXIS_NAMES[axis] for axis in series.axes[2:])
-    reading = (
-        f"Lines go from each {left} on the left to the {right}s on the right that it attends "
+    query, key = (ATTENDED_AXIS_NAMES[axis] for axis in series.axes[2:])
+    caption = (
+        f"Lines go from each {query} on the left to the {key}s on the right that it attends "
         "to, a colour for each head, stronger for more attention; weights below "
         f"{MIN_LINE_WEIGHT} are not shown."
     )
-    if left != right:
-        reading += f" {series.captures[0].caption}"
-    if len(chosen) < len(maps.layers):
-        reading += f" Shown are {len(chosen)} of {len(maps.layers)} layers."
-    title = f"{series.name}, {left} to {right}"
+    if query != key:
+        caption += f" {series.captures[0].caption}"
+    if len(layers) < len(maps.layers):
+        caption += f" Shown are {len(layers)} of {len(maps.layers)} layers."
+    title = f"{series.name}, {query} to {key}"
     return FigureSpec(
         name=safe_file_name(f"{series.name} head view"),
         title=title,
-        caption=join_remarks((reading, maps.remark)),
-        draw=partial(draw_attention_lines, maps=maps, chosen=chosen, title=title),
-        width=len(chosen) * (LINE_SPAN_INCHES + sum(margins) + 0.2) - 0.2,
+        caption=join_remarks((caption, maps.remark)),
+        draw=partial(draw_attention_lines, maps=maps, chosen=layers, title=title),
+        width=len(layers) * (LINE_SPAN_INCHES + sum(margins) + 0.2) - 0.2,
         height=WORD_LINE_INCHES * max(len(maps.rows), len(maps.columns)),
-        text=looked.sentence.text,
+        text=activations.sentence.text,
     )
 
 
-def evenly_spaced(count: int, most: int) -> tuple[int, ...]:
-    """At most `most` of the indices 0 … count - 1, including the first and the last."""
-    if count <= most:
+def evenly_spaced(count: int, max_count: int) -> tuple[int, ...]:
+    """At most `max_count` of the indices 0 … count - 1, including the first and the last."""
+    if count <= max_count:
         return tuple(range(count))
-    return tuple(round(place * (count - 1) / (most - 1)) for place in range(most))
+    return tuple(round(index * (count - 1) / (max_count - 1)) for index in range(max_count))
 
 
 def _widest(words: Sequence[str]) -> float:
@@ -212,15 +218,15 @@ def draw_attention_lines(
     width, height = figure.get_size_inches()
     margins = (_widest(maps.rows), _widest(maps.columns))
     panel = LINE_SPAN_INCHES + sum(margins) + 0.2
-    for place, layer in enumerate(chosen):
-        left = (place * panel + margins[0]) / width
+    for index, layer in enumerate(chosen):
+        left = (index * panel + margins[0]) / width
         axes = figure.add_axes((left, 0, LINE_SPAN_INCHES / width, 1))
         _draw_lines(axes, maps.weights[layer])
         axes.set_xlim(0, 1)
         axes.set_ylim(max(len(maps.rows), len(maps.columns)), 0)
-        for words, across, side in ((maps.rows, -0.04, "right"), (maps.columns, 1.04, "left")):
+        for words, x, side in ((maps.rows, -0.04, "right"), (maps.columns, 1.04, "left")):
             for row, word in enumerate(words):
-                axes.text(across, row + 0.5, shorten_label(word), ha=side, va="center", fontsize=9)
+                axes.text(x, row + 0.5, shorten_label(word), ha=side, va="center", fontsize=9)
         axes.set_title(f"layer {maps.layers[layer]}", fontsize=9)
         axes.axis("off")
     figure.text(0, 1 + 0.32 / height, title, fontsize=11)
@@ -243,59 +249,54 @@ def _draw_lines(axes: Axes, weights: Values) -> None:
             ((0, row + offset), (1, column + offset))
             for row, column in zip(rows, columns, strict=True)
         ]
-        paints = [
+        colours = [
             (*to_rgb(colour(head)), float(min(1.0, map_[r, c])))
             for r, c in zip(rows, columns, strict=True)
         ]
         axes.add_collection(
-            LineCollection(ends, colors=paints, linewidths=1.6, label=f"head {head + 1}")
+            LineCollection(ends, colors=colours, linewidths=1.6, label=f"head {head + 1}")
         )
 
 
-def _no_frame(axes: Axes) -> None:
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
-def _norm_pictures(looked: SentenceActivations) -> list[FigureSpec]:
+def _norm_figures(activations: SentenceActivations) -> list[FigureSpec]:
     """Norm of each sublayer's output at each position, one heat map per stack."""
-    found: dict[str, dict[str, LayerActivations]] = {}
-    for series in looked.series():
+    stacks: dict[str, dict[str, LayerActivations]] = {}
+    for series in activations.series():
         if series.axes == ("batch", "time", "unit"):
-            found.setdefault(series.where, {})[series.what] = series
-    pictures = []
-    for where, every in found.items():
-        hidden = every.pop("hidden", None)
-        outputs = [each for name, each in every.items() if name.endswith(" output")]
-        if hidden is not None and outputs:
-            pictures.append(_norms(looked, where, hidden, outputs))
-    return pictures
+            stacks.setdefault(series.where, {})[series.what] = series
+    figures = []
+    for stack, by_name in stacks.items():
+        hidden_states = by_name.pop("hidden", None)
+        outputs = [series_ for name, series_ in by_name.items() if name.endswith(" output")]
+        if hidden_states is not None and outputs:
+            figures.append(_norms(activations, stack, hidden_states, outputs))
+    return figures
 
 
 def _norms(
-    looked: SentenceActivations,
-    where: str,
-    hidden: LayerActivations,
+    activations: SentenceActivations,
+    stack: str,
+    hidden_states: LayerActivations,
     outputs: Sequence[LayerActivations],
 ) -> FigureSpec:
     rows, names = [], []
-    for place, layer in enumerate(hidden.layers):
+    for index, layer in enumerate(hidden_states.layers):
         for series in outputs:
-            rows.append(_norm(series, place) / np.maximum(_norm(hidden, place), 1e-9))
+            rows.append(_norm(series, index) / np.maximum(_norm(hidden_states, index), 1e-9))
             names.append(f"{layer} {series.what.removesuffix(' output')}")
     values = np.stack(rows)[:, :MAX_WORDS]
-    words = looked.words(hidden, "time", len(rows[0]))[:MAX_WORDS]
+    words = activations.words(hidden_states, "time", len(rows[0]))[:MAX_WORDS]
     grid = HeatMap(
         values=values,
         rows=HeatMapAxis(name="layer and sublayer", labels=tuple(names), max_label_length=24),
-        columns=HeatMapAxis(name="place", labels=words),
+        columns=HeatMapAxis(name="position", labels=words),
         cell=SMALL_CELL_INCHES if len(names) > 16 else HeatMap.cell,
         bounds=NON_NEGATIVE,
     )
     width, height = heat_maps_size([grid])
-    title = f"{where} what the sublayers add".strip()
+    title = f"{stack} sublayer output norms".strip()
     return FigureSpec(
-        name=safe_file_name(f"{where} sublayers"),
+        name=safe_file_name(f"{stack} sublayers"),
         title=title,
         caption="Norm of the vector that each sublayer adds at each position, relative to "
         "the vector after its layer: 1 is equal; a sublayer near 0 does nothing "
@@ -303,11 +304,11 @@ def _norms(
         draw=partial(draw_heat_maps, grids=[grid], title=title),
         width=width,
         height=height,
-        text=looked.sentence.text,
+        text=activations.sentence.text,
     )
 
 
-def _norm(series: LayerActivations, place: int) -> Values:
+def _norm(series: LayerActivations, index: int) -> Values:
     """(T,) the norm of each position's vector."""
-    values = series.captures[place].values[0].double().norm(dim=-1)
+    values = series.captures[index].values[0].double().norm(dim=-1)
     return np.asarray(values.cpu().numpy(), dtype=np.float64)

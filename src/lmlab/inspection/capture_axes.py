@@ -1,4 +1,4 @@
-"""Captures prepared for plotting: entry labels, axis titles, orientation and order."""
+"""Captured model internals prepared for plotting: entry labels, axis titles, orientation, order."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ class AxisLabels:
             return self._words(axis, entries)
         if axis in STATE_AXES:
             names = self.states if len(self.states) == entries else ("",) * entries
-            return tuple(f"{place} {name}".strip() for place, name in enumerate(names))
+            return tuple(f"{entry} {name}".strip() for entry, name in enumerate(names))
         if axis == "move":
-            return tuple(str(place - entries // 2) for place in range(entries))
+            return tuple(str(entry - entries // 2) for entry in range(entries))
         if axis in ("distance", "slot", "head", "choice"):
             # Distances, slots and heads count from one; choices as the capture's description names
             # them.
             first = 0 if axis == "choice" else 1
-            return tuple(str(place + first) for place in range(entries))
+            return tuple(str(entry + first) for entry in range(entries))
         if axis == "batch":
             return self.sentences if len(self.sentences) == entries else None
         if axis == "token":
-            return tuple(self.token(place) for place in range(entries))
+            return tuple(self.token(entry) for entry in range(entries))
         return None
 
     def axis_title(self, axis: str, entries: int) -> str:
@@ -95,7 +95,7 @@ class AxisLabels:
         if self.tokens and entries == last - 1:
             return self.tokens[1:-1]
         first = 0 if axis == "source" else 1
-        return tuple(str(first + place) for place in range(entries))
+        return tuple(str(first + entry) for entry in range(entries))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,21 +116,21 @@ class FigureData:
     unit: str
     notes: tuple[str, ...] = field(default=())
 
-    def select(self, axis: int, places: Indices, remark: str = "") -> FigureData:
+    def select(self, axis: int, indices: Indices, note: str = "") -> FigureData:
         """Some entries of an axis, in the given order."""
-        named = self.labels[axis]
-        chosen = None if named is None else tuple(named[place] for place in places)
+        entry_labels = self.labels[axis]
+        chosen = None if entry_labels is None else tuple(entry_labels[index] for index in indices)
         labels = (*self.labels[:axis], chosen, *self.labels[axis + 1 :])
-        remarks = (*self.notes, remark) if remark else self.notes
-        values = np.take(self.values, places, axis=axis)
-        return replace(self, values=values, labels=labels, notes=remarks)
+        notes = (*self.notes, note) if note else self.notes
+        values = np.take(self.values, indices, axis=axis)
+        return replace(self, values=values, labels=labels, notes=notes)
 
-    def index(self, axis: int, place: int) -> FigureData:
+    def index(self, axis: int, entry: int) -> FigureData:
         """One entry of an axis; the axis is dropped."""
-        drop = lambda kept: (*kept[:axis], *kept[axis + 1 :])  # noqa: E731
+        drop = lambda values: (*values[:axis], *values[axis + 1 :])  # noqa: E731
         return replace(
             self,
-            values=np.take(self.values, place, axis=axis),
+            values=np.take(self.values, entry, axis=axis),
             axes=drop(self.axes),
             names=drop(self.names),
             labels=drop(self.labels),
@@ -141,9 +141,9 @@ class FigureData:
         return replace(
             self,
             values=self.values.transpose(order),
-            axes=tuple(self.axes[place] for place in order),
-            names=tuple(self.names[place] for place in order),
-            labels=tuple(self.labels[place] for place in order),
+            axes=tuple(self.axes[axis] for axis in order),
+            names=tuple(self.names[axis] for axis in order),
+            labels=tuple(self.labels[axis] for axis in order),
         )
 
 
@@ -154,7 +154,7 @@ def prepare_capture(capture: Capture, labels: AxisLabels) -> FigureData:
     # Rounding can leave -1e-13 where a probability is zero.
     values = np.clip(values, *capture.range)
     sizes = axis_sizes(capture)
-    shown = FigureData(
+    data = FigureData(
         values=values,
         axes=capture.axes,
         names=tuple(
@@ -169,16 +169,16 @@ def prepare_capture(capture: Capture, labels: AxisLabels) -> FigureData:
         unit=capture.unit,
     )
     for axis in reversed(range(values.ndim)):
-        name, size = shown.axes[axis], shown.values.shape[axis]
-        alone = name == "batch" and not labels.sentences
+        name, size = data.axes[axis], data.values.shape[axis]
+        single_row = name == "batch" and not labels.sentences
         # Keep this axis: the single entity of a text still needs its name.
-        if alone or (size == 1 and shown.values.ndim > 1 and name not in AXIS_PLURALS):
-            shown = shown.index(axis, 0)
+        if single_row or (size == 1 and data.values.ndim > 1 and name not in AXIS_PLURALS):
+            data = data.index(axis, 0)
         elif name in WORD_AXES and size > MAX_POSITIONS:
-            remark = f"Shown are the first {MAX_POSITIONS} of {size} positions."
-            remark = "" if remark in shown.notes else remark
-            shown = shown.select(axis, np.arange(MAX_POSITIONS), remark)
-    return shown
+            note = f"Shown are the first {MAX_POSITIONS} of {size} positions."
+            note = "" if note in data.notes else note
+            data = data.select(axis, np.arange(MAX_POSITIONS), note)
+    return data
 
 
 def axis_sizes(capture: Capture) -> list[tuple[str, int]]:
@@ -191,11 +191,11 @@ def state_names(captures: Mapping[str, Capture], labels: AxisLabels) -> tuple[st
     for capture in captures.values():
         if set(capture.axes) == {"token", "state"}:
             table = capture.values.detach().double().movedim(capture.axes.index("state"), 0)
-            return tuple(_name_of(row, labels) for row in table.cpu().numpy())
+            return tuple(_state_name(row, labels) for row in table.cpu().numpy())
     return ()
 
 
-def _name_of(shares: Values, labels: AxisLabels) -> str:
+def _state_name(shares: Values, labels: AxisLabels) -> str:
     """`cat/dog`: the most probable tokens; empty for a state without tokens (a nonterminal)."""
     best = order_by_size(np.nan_to_num(shares, nan=-1.0))[:TOKENS_IN_STATE_NAME]
     return "/".join(shorten_label(labels.token(int(id))) for id in best if shares[id] > 0)
@@ -228,10 +228,10 @@ MAX_CHOICES = 48
 """Most columns of choices shown."""
 
 
-def mask_future(shown: FigureData) -> Values:
+def mask_future(data: FigureData) -> Values:
     """The values with future inputs, which no prediction attends to, left blank."""
-    values = shown.values
-    if shown.axes == ("time", "source") and values.shape[0] == values.shape[1]:
+    values = data.values
+    if data.axes == ("time", "source") and values.shape[0] == values.shape[1]:
         later = np.triu(np.ones_like(values, dtype=bool), k=1)
         if not np.nan_to_num(values[later]).any():
             return np.where(later, np.nan, values)
@@ -247,42 +247,42 @@ class AxisOrder:
     remark: str = ""
 
 
-def arrange_axes(shown: FigureData, busiest: Indices | None) -> FigureData:
+def arrange_axes(data: FigureData, state_order: Indices | None) -> FigureData:
     """Tokens on the x-axis; states and units ordered so that structure shows."""
-    turned = orient_matrix(shown)
-    order = matrix_order(turned, busiest)
-    turned = replace(turned, notes=(*turned.notes, order.remark))
-    return reorder_matrix(turned, order)
+    oriented = orient_matrix(data)
+    order = matrix_order(oriented, state_order)
+    oriented = replace(oriented, notes=(*oriented.notes, order.remark))
+    return reorder_matrix(oriented, order)
 
 
-def orient_matrix(shown: FigureData) -> FigureData:
+def orient_matrix(data: FigureData) -> FigureData:
     """Put inputs, or else tokens, on the x-axis."""
-    first, second = shown.axes
+    first, second = data.axes
     flipped = (
-        shown.axes in (("source", "time"), ("next state", "state"))
+        data.axes in (("source", "time"), ("next state", "state"))
         or (first in WORD_AXES and second not in WORD_AXES)
         or (first == "distance" and second not in WORD_AXES)
     )
-    return shown.transposed((1, 0)) if flipped else shown
+    return data.transposed((1, 0)) if flipped else data
 
 
-def matrix_order(shown: FigureData, busiest: Indices | None) -> AxisOrder:
-    """The order for a matrix's axes; `busiest` lists states by usage, largest first."""
-    rows, columns = shown.axes
-    count = len(shown.values)
-    if shown.axes == STATE_AXES:
-        return _of_states(shown, busiest)
+def matrix_order(data: FigureData, state_order: Indices | None) -> AxisOrder:
+    """The order for a matrix's axes; `state_order` lists states by usage, largest first."""
+    rows, columns = data.axes
+    count = len(data.values)
+    if data.axes == STATE_AXES:
+        return _order_states(data, state_order)
     if columns == "unit" and rows == "batch" and count > 2:
         return AxisOrder(
-            columns=order_by_principal_component(shown.values.T), remark=UNIT_ORDER_NOTE
+            columns=order_by_principal_component(data.values.T), remark=UNIT_ORDER_NOTE
         )
     if columns in ("choice", "state") and rows not in WORD_AXES:
-        return _of_columns(shown)
+        return _order_columns(data)
     if rows == "unit" and count > 2:
-        return AxisOrder(rows=order_by_principal_component(shown.values), remark=UNIT_ORDER_NOTE)
+        return AxisOrder(rows=order_by_principal_component(data.values), remark=UNIT_ORDER_NOTE)
     if rows in ("state", "next state", "choice") and columns in WORD_AXES and count > MAX_STATES:
-        heaviest = order_by_size(np.abs(np.nan_to_num(shown.values)).sum(1))[:MAX_STATES]
-        order = heaviest[order_by_centroid(shown.values[heaviest])]
+        largest = order_by_size(np.abs(np.nan_to_num(data.values)).sum(1))[:MAX_STATES]
+        order = largest[order_by_centroid(data.values[largest])]
         remark = f"Shown are the {MAX_STATES} of {count} {rows}s with most weight here."
         return AxisOrder(rows=order, remark=remark)
     return AxisOrder()
@@ -291,50 +291,52 @@ def matrix_order(shown: FigureData, busiest: Indices | None) -> AxisOrder:
 UNIT_ORDER_NOTE = "Units whose values rise and fall together are placed next to each other."
 
 
-def _of_columns(shown: FigureData) -> AxisOrder:
+def _order_columns(data: FigureData) -> AxisOrder:
     """The columns with the most mass, in their own order."""
-    weights = np.abs(np.nan_to_num(shown.values)).sum(0)
+    weights = np.abs(np.nan_to_num(data.values)).sum(0)
     if len(weights) <= MAX_CHOICES:
         return AxisOrder()
-    kind = shown.axes[1]
+    kind = data.axes[1]
     remark = f"Shown are the {MAX_CHOICES} of {len(weights)} {kind}s with most weight here."
     return AxisOrder(columns=np.sort(order_by_size(weights)[:MAX_CHOICES]), remark=remark)
 
 
-def _of_states(shown: FigureData, busiest: Indices | None) -> AxisOrder:
+def _order_states(data: FigureData, state_order: Indices | None) -> AxisOrder:
     """The most used states, if usage is known."""
-    height, width = shown.values.shape
-    used = busiest if busiest is not None and len(busiest) == width else None
-    return _of_transitions(shown, used) if height == width else _of_rules(shown, used)
+    height, width = data.values.shape
+    used = state_order if state_order is not None and len(state_order) == width else None
+    return _order_transitions(data, used) if height == width else _order_rules(data, used)
 
 
-def _of_transitions(shown: FigureData, used: Indices | None) -> AxisOrder:
+def _order_transitions(data: FigureData, state_order: Indices | None) -> AxisOrder:
     """Transition matrix in an order that follows the transitions."""
-    count = len(shown.values)
-    kept = (
-        stationary_states(shown.values, MAX_MATRIX_SIDE) if used is None else used[:MAX_MATRIX_SIDE]
+    count = len(data.values)
+    states = (
+        stationary_states(data.values, MAX_MATRIX_SIDE)
+        if state_order is None
+        else state_order[:MAX_MATRIX_SIDE]
     )
-    order = kept[order_by_transitions(shown.values[np.ix_(kept, kept)])]
+    order = states[order_by_transitions(data.values[np.ix_(states, states)])]
     remark = "States that follow one another are placed next to each other."
-    if len(kept) < count:
-        why = "most visited in the long run" if used is None else "most used on these texts"
-        remark = f"Shown are the {len(kept)} of {count} states {why}. {remark}"
+    if len(states) < count:
+        why = "most visited in the long run" if state_order is None else "most used on these texts"
+        remark = f"Shown are the {len(states)} of {count} states {why}. {remark}"
     return AxisOrder(rows=order, columns=order, remark=remark)
 
 
-def _of_rules(shown: FigureData, used: Indices | None) -> AxisOrder:
+def _order_rules(data: FigureData, state_order: Indices | None) -> AxisOrder:
     """Grammar rules: nonterminals (the first symbols) by children (all symbols)."""
-    height, width = shown.values.shape
-    ranks = order_by_size(np.nan_to_num(shown.values).sum(0)) if used is None else used
+    height, width = data.values.shape
+    ranks = order_by_size(np.nan_to_num(data.values).sum(0)) if state_order is None else state_order
     rows, columns = (np.sort(ranks[ranks < count][:MAX_MATRIX_SIDE]) for count in (height, width))
     if len(rows) == height and len(columns) == width:
         return AxisOrder()
-    why = "with most weight" if used is None else "most used on these texts"
-    some = f"{len(rows)} of {height} rows and {len(columns)} of {width} columns"
-    return AxisOrder(rows=rows, columns=columns, remark=f"Shown are {some}, those {why}.")
+    why = "with most weight" if state_order is None else "most used on these texts"
+    selection = f"{len(rows)} of {height} rows and {len(columns)} of {width} columns"
+    return AxisOrder(rows=rows, columns=columns, remark=f"Shown are {selection}, those {why}.")
 
 
-def reorder_matrix(shown: FigureData, order: AxisOrder) -> FigureData:
+def reorder_matrix(data: FigureData, order: AxisOrder) -> FigureData:
     """Select the rows and columns of an order."""
-    shown = shown if order.rows is None else shown.select(0, order.rows)
-    return shown if order.columns is None else shown.select(1, order.columns)
+    data = data if order.rows is None else data.select(0, order.rows)
+    return data if order.columns is None else data.select(1, order.columns)

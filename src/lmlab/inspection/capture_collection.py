@@ -1,4 +1,4 @@
-"""Collect captures on given sentences without padding: per sentence and for the model."""
+"""Captured model internals, per sentence and averaged over texts: collecting, stacking, figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.parts import Backbone, Emission
-from lmlab.core.protocols import Retrieve
+from lmlab.core.retrieval_protocols import Retrieve
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
 from lmlab.inspection.activations import captures_without_layers
@@ -26,11 +26,9 @@ from lmlab.inspection.inspected_models import (
     collate_sentences,
     tokenize_sentence,
 )
-from lmlab.objectives.objective_interfaces import (
-    MaskedLMObjective,
-    ReplacedTokenDetectionObjective,
-    TwoStreamObjective,
-)
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
+from lmlab.objectives.permutation_lm import PermutationLM
+from lmlab.objectives.replaced_token_detection import ELECTRAObjective
 from lmlab.plotting.figure import FigureSpec, numbered_name
 from lmlab.training.run_folder import TrainedModel
 
@@ -52,21 +50,21 @@ class CollectedCaptures:
 
 def collected_capture_figures(subject: InspectedModel) -> list[FigureSpec]:
     """Figures of all captures: the model's first, then sentence by sentence."""
-    found = collect_captures(subject.system, subject.sentences, subject.sample)
-    found = replace(found, model={**found.model, **state_token_capture(subject.system)})
+    collected = collect_captures(subject.system, subject.sentences, subject.sample)
+    collected = replace(collected, model={**collected.model, **state_token_capture(subject.system)})
     labels = AxisLabels(token=subject.token)
-    labels = replace(labels, states=state_names(found.model, labels))
-    listed = tuple(sentence_label(subject.system, each) for each in found.compared_sentences)
-    pictures = capture_figures(found.model, replace(labels, sentences=listed))
-    for place, (sentence, captures) in enumerate(
-        zip(subject.sentences, found.sentences, strict=True)
+    labels = replace(labels, states=state_names(collected.model, labels))
+    names = tuple(sentence_label(subject.system, item) for item in collected.compared_sentences)
+    figures = capture_figures(collected.model, replace(labels, sentences=names))
+    for i, (sentence, captures) in enumerate(
+        zip(subject.sentences, collected.sentences, strict=True)
     ):
-        drawn = capture_figures(
+        specs = capture_figures(
             captures, replace(labels, tokens=sentence.tokens), text=sentence.text
         )
         count = len(subject.sentences)
-        pictures += [replace(each, name=numbered_name(each.name, place, count)) for each in drawn]
-    return pictures
+        figures += [replace(item, name=numbered_name(item.name, i, count)) for item in specs]
+    return figures
 
 
 def sentence_label(system: System, sentence: TokenizedSentence) -> str:
@@ -74,8 +72,8 @@ def sentence_label(system: System, sentence: TokenizedSentence) -> str:
 
     Several questions may share an answer.
     """
-    asked = sentence.condition if isinstance(system, Retrieve) else None
-    return asked or sentence.text
+    question = sentence.condition if isinstance(system, Retrieve) else None
+    return question or sentence.text
 
 
 @runtime_checkable
@@ -102,8 +100,8 @@ def state_token_capture(system: System) -> dict[str, Capture]:
         count = getattr(system.backbone, "width", 0)
         with evaluation_mode(system):
             # One-hot mixture weights show each state by itself.
-            alone = torch.eye(count, device=device_of(system)).log()
-            table = emission.log_probs(alone).exp().t()
+            one_hot = torch.eye(count, device=device_of(system)).log()
+            table = emission.log_probs(one_hot).exp().t()
     else:
         return {}
     if table.numel() > MAX_TABLE_ENTRIES:
@@ -130,7 +128,7 @@ def collect_text_captures(
     batch = collate_sentences(system, [sentence]).to(device_of(system))
     with evaluation_mode(system), torch.random.fork_rng():
         torch.manual_seed(0)
-        view = _whole_view(system, batch)
+        view = _unmasked_view(system, batch)
         if view is None:
             return system.capture_internals(batch)
         assert isinstance(system, Assembly)
@@ -141,16 +139,16 @@ def collect_text_captures(
         }
 
 
-def _whole_view(system: System, batch: Batch) -> View | None:
+def _unmasked_view(system: System, batch: Batch) -> View | None:
     """The unmasked view without targets, as it is encoded; None if there is none."""
     objective = getattr(system, "objective", None)
-    if isinstance(objective, ReplacedTokenDetectionObjective):
+    if isinstance(objective, ELECTRAObjective):
         return objective.clean_view(batch)
-    if isinstance(objective, TwoStreamObjective):
+    if isinstance(objective, PermutationLM):
         return objective.content_view(batch)
     if isinstance(objective, MaskedLMObjective):
-        nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
-        return objective.fill_view(batch, nothing)
+        no_mask = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        return objective.fill_view(batch, no_mask)
     return None
 
 
@@ -163,29 +161,33 @@ def collect_captures(
     that depends on the text (state usage) is averaged over predictions.
     """
     with evaluation_mode(system):
-        alone = [_reveal(system, [sentence]) for sentence in sentences]
-        listed = (*sentences, *sample)[:COMPARED_SENTENCES]
+        single = [_sentence_captures(system, [sentence]) for sentence in sentences]
+        compared = (*sentences, *sample)[:COMPARED_SENTENCES]
         # If all captures are per sentence, the sample is not needed.
-        needed = any(not _of_a_sentence(each) for found in alone for each in found.values())
-        whole = _of_the_model(system, (*sentences, *sample), listed) if needed else {}
+        needs_sample = any(
+            not _is_per_sentence(c) for captures in single for c in captures.values()
+        )
+        means = _model_captures(system, (*sentences, *sample), compared) if needs_sample else {}
     return CollectedCaptures(
-        model=whole,
+        model=means,
         sentences=tuple(
-            {name: each for name, each in found.items() if _of_a_sentence(each)} for found in alone
+            {name: c for name, c in captures.items() if _is_per_sentence(c)} for captures in single
         ),
-        compared_sentences=listed,
+        compared_sentences=compared,
     )
 
 
-def _of_a_sentence(capture: Capture) -> bool:
+def _is_per_sentence(capture: Capture) -> bool:
     return "batch" in capture.axes and bool(set(WORD_AXES) & set(capture.axes))
 
 
-def _reveal(system: System, sentences: Sequence[TokenizedSentence]) -> dict[str, Capture]:
-    return _reveal_batch(system, collate_sentences(system, sentences))
+def _sentence_captures(
+    system: System, sentences: Sequence[TokenizedSentence]
+) -> dict[str, Capture]:
+    return _batch_captures(system, collate_sentences(system, sentences))
 
 
-def _reveal_batch(system: System, batch: Batch) -> dict[str, Capture]:
+def _batch_captures(system: System, batch: Batch) -> dict[str, Capture]:
     """Captures except per-layer ones, which have their own figures.
 
     The objective masks with torch's global generator, whose state is restored.
@@ -195,14 +197,14 @@ def _reveal_batch(system: System, batch: Batch) -> dict[str, Capture]:
         return captures_without_layers(system.capture_internals(batch.to(device_of(system))))
 
 
-def _of_the_model(
-    system: System, sentences: Sequence[TokenizedSentence], listed: Sequence[TokenizedSentence]
+def _model_captures(
+    system: System, sentences: Sequence[TokenizedSentence], compared: Sequence[TokenizedSentence]
 ) -> dict[str, Capture]:
     sums: dict[str, Capture] = {}
     counts: dict[str, float] = {}
     # Batches of equal length, so that no padding enters an average.
     for batch in batches_by_length(system, sentences):
-        for name, capture in _reveal_batch(system, batch).items():
+        for name, capture in _batch_captures(system, batch).items():
             if "batch" in capture.axes:
                 continue
             before = sums.get(name)
@@ -212,45 +214,45 @@ def _of_the_model(
                 total = before.values + capture.values.double() * batch.count
                 sums[name] = replace(before, values=total)
                 counts[name] += batch.count
-    means = {name: _scaled(each, 1 / max(counts[name], 1.0)) for name, each in sums.items()}
-    return {**means, **_side_by_side(system, listed)}
+    means = {name: _scaled(summed, 1 / max(counts[name], 1.0)) for name, summed in sums.items()}
+    return {**means, **_latent_captures(system, compared)}
 
 
 def _scaled(capture: Capture, factor: float) -> Capture:
     return replace(capture, values=capture.values.double() * factor)
 
 
-def _side_by_side(system: System, sentences: Sequence[TokenizedSentence]) -> dict[str, Capture]:
+def _latent_captures(system: System, sentences: Sequence[TokenizedSentence]) -> dict[str, Capture]:
     """Captures with one row per sentence and no position axis: latents."""
     rows: dict[str, list[Capture]] = {}
     for sentence in sentences:
-        for name, capture in _reveal(system, [sentence]).items():
-            if "batch" in capture.axes and not _of_a_sentence(capture):
+        for name, capture in _sentence_captures(system, [sentence]).items():
+            if "batch" in capture.axes and not _is_per_sentence(capture):
                 rows.setdefault(name, []).append(capture)
     return {
-        name: stack_captures(each) for name, each in rows.items() if len(each) == len(sentences)
+        name: stack_captures(stack) for name, stack in rows.items() if len(stack) == len(sentences)
     }
 
 
 def stack_captures(captures: Sequence[Capture]) -> Capture:
     """Stack captures as rows; entries are matched by name, nan where a row lacks one."""
-    first, *others = captures
-    for axis, named in first.names.items():
-        if all(each.names[axis] == named for each in others):
+    first, *rest = captures
+    for axis, entry_names in first.names.items():
+        if all(row.names[axis] == entry_names for row in rest):
             continue
-        every = tuple(dict.fromkeys(name for each in captures for name in each.names[axis]))
-        captures = [_spread(each, axis, every) for each in captures]
-    values = torch.cat([each.values for each in captures], first.axes.index("batch"))
+        all_names = tuple(dict.fromkeys(name for row in captures for name in row.names[axis]))
+        captures = [_align_entries(row, axis, all_names) for row in captures]
+    values = torch.cat([row.values for row in captures], first.axes.index("batch"))
     return replace(captures[0], values=values)
 
 
-def _spread(capture: Capture, axis: str, names: tuple[str, ...]) -> Capture:
+def _align_entries(capture: Capture, axis: str, names: tuple[str, ...]) -> Capture:
     """The capture with its entries scattered to their names' positions among `names`."""
     dimension = capture.axes.index(axis)
     shape = list(capture.values.shape)
     shape[dimension] = len(names)
-    places = torch.tensor([names.index(name) for name in capture.names[axis]])
+    indices = torch.tensor([names.index(name) for name in capture.names[axis]])
     values = capture.values.double()
     empty = values.new_full(shape, torch.nan)
-    values = empty.index_copy(dimension, places.to(values.device), values)
+    values = empty.index_copy(dimension, indices.to(values.device), values)
     return replace(capture, values=values, names={**capture.names, axis: names})

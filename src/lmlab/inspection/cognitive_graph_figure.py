@@ -9,22 +9,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
-from lmlab.core.errors import UserError
 from lmlab.plotting.charts import shorten_label
 from lmlab.plotting.figure import (
     COLOURS,
     FOREGROUND_COLOUR,
     FigureSpec,
+    check_figure_suffix,
     numbered_name,
     printable_name,
     render_figure,
-    standalone_svg,
+    write_figure,
 )
 from lmlab.tasks.multihop.answer_selection import MultihopAnswer
 from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
 
-FORMS = (".svg", ".png")
 COLUMN_INCHES, ROW_INCHES = 2.2, 0.62
 """Inches between hops, and between nodes of a hop."""
 CAPTION = (
@@ -37,14 +35,14 @@ CAPTION = (
 
 def cognitive_graph_figure(answer: MultihopAnswer, *, name: str = "graph") -> FigureSpec:
     """Figure of an answer's cognitive graph."""
-    places = layout_graph(answer.graph)
-    columns = 1 + max((column for column, _ in places), default=0)
-    rows = 1 + max((row for _, row in places), default=0)
+    positions = layout_graph(answer.graph)
+    columns = 1 + max((column for column, _ in positions), default=0)
+    rows = 1 + max((row for _, row in positions), default=0)
     return FigureSpec(
         name=name,
         title=answer.question,
         caption=CAPTION,
-        draw=lambda figure: _draw(figure, answer, places),
+        draw=lambda figure: _draw(figure, answer, positions),
         width=COLUMN_INCHES * columns,
         height=max(1.2, ROW_INCHES * (rows + 0.4)),
         text=answer.question,
@@ -59,56 +57,46 @@ def layout_graph(graph: CognitiveGraph) -> list[tuple[int, int]]:
             if origin in hops and hops[origin] + 1 < hops.get(target, len(graph) + 1):
                 hops[target] = hops[origin] + 1
     filled: dict[int, int] = {}
-    found = []
-    for place in range(len(graph)):
-        column = hops.get(place, 0)
-        found.append((column, filled.get(column, 0)))
+    positions = []
+    for node in range(len(graph)):
+        column = hops.get(node, 0)
+        positions.append((column, filled.get(column, 0)))
         filled[column] = filled.get(column, 0) + 1
-    return found
+    return positions
 
 
 def write_cognitive_graphs(answers: Sequence[MultihopAnswer], path: Path) -> list[Path]:
     """Write the graph of each answer as .svg or .png, numbered if several; return the files."""
-    if path.suffix.lower() not in FORMS:
-        raise UserError(
-            f"the figure file must end in {' or '.join(FORMS)}, got {path.name}; the suffix "
-            "selects the format."
-        )
-    written = []
-    for place, answer in enumerate(answers):
-        name = numbered_name(path.stem, place, len(answers))
-        drawn, file = render_figure(cognitive_graph_figure(answer, name=name)), path.with_stem(name)
-        with telling_disk_errors(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-        if file.suffix.lower() == ".svg":
-            write_text(file, standalone_svg(drawn.svg))
-        else:
-            write_bytes(file, drawn.png)
-        written.append(file)
-    return written
+    check_figure_suffix(path)
+    files = []
+    for index, answer in enumerate(answers):
+        name = numbered_name(path.stem, index, len(answers))
+        files.append(path.with_stem(name))
+        write_figure(files[-1], render_figure(cognitive_graph_figure(answer, name=name)))
+    return files
 
 
-def _draw(figure: Figure, answer: MultihopAnswer, places: Sequence[tuple[int, int]]) -> None:
+def _draw(figure: Figure, answer: MultihopAnswer, positions: Sequence[tuple[int, int]]) -> None:
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(-0.5, max((column for column, _ in places), default=0) + 0.5)
-    axes.set_ylim(-max((row for _, row in places), default=0) - 0.6, 0.6)
+    axes.set_xlim(-0.5, max((column for column, _ in positions), default=0) + 0.5)
+    axes.set_ylim(-max((row for _, row in positions), default=0) - 0.6, 0.6)
     axes.axis("off")
     axes.set_title(printable_name(answer.question), loc="left", fontsize=11)
     boxes = [
         _draw_node(
-            axes, places[place], node.name, round_=node.answer, chosen=is_answer_node(answer, place)
+            axes, positions[i], node.name, round_=node.answer, chosen=is_answer_node(answer, i)
         )
-        for place, node in enumerate(answer.graph.nodes)
+        for i, node in enumerate(answer.graph.nodes)
     ]
     path = answer_path_edges(answer)
     for (origin, target), link in answer.graph.links.items():
-        ends = (boxes[origin], places[origin]), (boxes[target], places[target])
+        ends = (boxes[origin], positions[origin]), (boxes[target], positions[target])
         _draw_link(axes, *ends, link.probability, marked=(origin, target) in path)
 
 
-def is_answer_node(answer: MultihopAnswer, place: int) -> bool:
+def is_answer_node(answer: MultihopAnswer, index: int) -> bool:
     """Whether a node is the answer."""
-    node = answer.graph.nodes[place]
+    node = answer.graph.nodes[index]
     return node.name.lower() == answer.answer.lower() and (
         node.answer or answer.kind == "alternative"
     )
@@ -120,13 +108,13 @@ def answer_path_edges(answer: MultihopAnswer) -> set[tuple[int, int]]:
     An entity and a candidate answer may share a name, so a step by names can match several edges.
     """
     nodes = answer.graph.nodes
-    found = set()
+    edges = set()
     for origin, target in answer.graph.links:
         step = nodes[origin].name, nodes[target].name
         last = bool(answer.path) and step == answer.path[-1]
         if step in answer.path and (answer.kind != "special" or nodes[target].answer == last):
-            found.add((origin, target))
-    return found
+            edges.add((origin, target))
+    return edges
 
 
 DrawnNode = tuple[Text, tuple[int, int]]
@@ -136,7 +124,7 @@ DrawnNode = tuple[Text, tuple[int, int]]
 def _draw_link(
     axes: Axes, first: DrawnNode, second: DrawnNode, probability: float, *, marked: bool
 ) -> None:
-    (box, origin), (goal, target) = first, second
+    (origin_box, origin), (target_box, target) = first, second
     start, end = (origin[0], -origin[1]), (target[0], -target[1])
     # A back edge is curved, so that it does not cover the forward edge; so is its label.
     back = origin[0] >= target[0]
@@ -149,8 +137,8 @@ def _draw_link(
             "arrowstyle": "-|>",
             "color": COLOURS[0] if marked else FOREGROUND_COLOUR,
             "linewidth": 2.2 if marked else 0.8,
-            "patchA": box.get_bbox_patch(),
-            "patchB": goal.get_bbox_patch(),
+            "patchA": origin_box.get_bbox_patch(),
+            "patchB": target_box.get_bbox_patch(),
             "shrinkA": 1,
             "shrinkB": 1,
             "connectionstyle": "arc3,rad=0.12" if back else "arc3,rad=0",
@@ -159,11 +147,11 @@ def _draw_link(
     # Label beyond the middle, where the edges of a node are further apart and crossings are rare;
     # beside an edge that is not horizontal.
     along = 0.5 if origin[0] == target[0] else 0.62
-    middle = (start[0] + along * (end[0] - start[0]), start[1] + along * (end[1] - start[1]))
+    label = (start[0] + along * (end[0] - start[0]), start[1] + along * (end[1] - start[1]))
     level = origin[1] == target[1]
     axes.text(
-        middle[0] + (0 if level else 0.05),
-        middle[1] + (0.22 if back and level else 0.0),
+        label[0] + (0 if level else 0.05),
+        label[1] + (0.22 if back and level else 0.0),
         f"{probability:.2f}",
         fontsize=7,
         ha="center" if level else "left",
@@ -173,11 +161,11 @@ def _draw_link(
 
 
 def _draw_node(
-    axes: Axes, place: tuple[int, int], name: str, *, round_: bool, chosen: bool
+    axes: Axes, position: tuple[int, int], name: str, *, round_: bool, chosen: bool
 ) -> Text:
     return axes.text(
-        place[0],
-        -place[1],
+        position[0],
+        -position[1],
         shorten_label(printable_name(name)),
         ha="center",
         va="center",

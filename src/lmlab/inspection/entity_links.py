@@ -29,9 +29,9 @@ def entity_links_svg(linked: LinkedText) -> str:
 
     The bar's darkness is the probability; overlapping mentions are stacked.
     """
-    places = letter_positions(linked.text)
-    lines = _lines(linked.mentions, places)
-    width = max([places[-1], *(_name_end(each, places) for each in linked.mentions)])
+    positions = letter_positions(linked.text)
+    lines = _lines(linked.mentions, positions)
+    width = max([positions[-1], *(_name_end(mention_, positions) for mention_ in linked.mentions)])
     depth = LINE_INCHES * max(lines, default=0)
     with canvas("links", height=depth + 0.4, width=width + 0.1) as figure:
         axes = figure.add_axes((0, 0, 1, 1))
@@ -40,27 +40,27 @@ def entity_links_svg(linked: LinkedText) -> str:
         axes.axis("off")
         for word in re.finditer(r"\S+", linked.text):
             axes.text(
-                places[word.start()], 0.05, printable_name(word.group()), fontsize=TEXT_FONT_SIZE
+                positions[word.start()], 0.05, printable_name(word.group()), fontsize=TEXT_FONT_SIZE
             )
         for number, (mention, line) in enumerate(zip(linked.mentions, lines, strict=True)):
-            ends = (places[mention.start], places[mention.end])
+            ends = (positions[mention.start], positions[mention.end])
             _draw(axes, mention, ends, -LINE_INCHES * (line - 1), number)
         return as_svg(figure)
 
 
 def letter_positions(text: str) -> list[float]:
     """x position in inches of each character, and of the end of the last one."""
-    return [text_width_inches(text[:place], TEXT_FONT_SIZE) for place in range(len(text) + 1)]
+    return [text_width_inches(text[:index], TEXT_FONT_SIZE) for index in range(len(text) + 1)]
 
 
 def text_width_inches(text: str, size: float) -> float:
     """Width of a line of text in inches, in the figures' font."""
-    others = missing_glyphs(BASE_FONT, text)
-    known = "".join(letter for letter in text if letter not in others)
+    missing = missing_glyphs(BASE_FONT, text)
+    covered = "".join(letter for letter in text if letter not in missing)
     # The viewer's font decides on characters missing in ours: Chinese ones count as square.
-    ems = sum(1.0 if east_asian_width(c) in "WF" else 0.6 for c in text if c in others)
+    ems = sum(1.0 if east_asian_width(c) in "WF" else 0.6 for c in text if c in missing)
     # Trailing spaces count, as a word follows them.
-    return _width(f"{known}|", size) - _width("|", size) + ems * size / 72
+    return _width(f"{covered}|", size) - _width("|", size) + ems * size / 72
 
 
 def _width(text: str, size: float) -> float:
@@ -73,9 +73,9 @@ def _width(text: str, size: float) -> float:
 def _draw(
     axes: Axes, mention: LinkedMention, ends: tuple[float, float], top: float, number: int
 ) -> None:
-    sure = 0.25 + 0.75 * mention.probability
+    alpha = 0.25 + 0.75 * mention.probability
     height = (top - 0.04, top - 0.04)
-    axes.plot(ends, height, color=colour(number), linewidth=4, alpha=sure, solid_capstyle="butt")
+    axes.plot(ends, height, color=colour(number), linewidth=4, alpha=alpha, solid_capstyle="butt")
     axes.text(
         ends[0],
         top - 0.1,
@@ -91,24 +91,24 @@ def _name(mention: LinkedMention) -> str:
     return f"{name} {mention.probability:.2f}"
 
 
-def _name_end(mention: LinkedMention, places: Sequence[float]) -> float:
+def _name_end(mention: LinkedMention, positions: Sequence[float]) -> float:
     """x position in inches where the label of a mention ends."""
     return max(
-        places[mention.end],
-        places[mention.start] + text_width_inches(_name(mention), NAME_FONT_SIZE),
+        positions[mention.end],
+        positions[mention.start] + text_width_inches(_name(mention), NAME_FONT_SIZE),
     )
 
 
-def _lines(mentions: Sequence[LinkedMention], places: Sequence[float]) -> list[int]:
+def _lines(mentions: Sequence[LinkedMention], positions: Sequence[float]) -> list[int]:
     """The line of each mention, from 1: the first on which its label overlaps no other."""
     free: list[float] = []
-    found = []
+    assigned = []
     for mention in mentions:
-        start, end = places[mention.start], _name_end(mention, places) + NAME_GAP_INCHES
+        start, end = positions[mention.start], _name_end(mention, positions) + NAME_GAP_INCHES
         line = next((n for n, used in enumerate(free) if used <= start), len(free))
         free[line : line + 1] = [end]
-        found.append(line + 1)
-    return found
+        assigned.append(line + 1)
+    return assigned
 
 
 def with_entity_link_figures(
@@ -116,7 +116,7 @@ def with_entity_link_figures(
 ) -> Iterator[tuple[Example, LinkedText | None]]:
     """Pass the texts on; write `text-n.svg` for line n when it is consumed."""
     with lock_output(folder):
-        for line, linked in texts:
+        for example, linked in texts:
             if linked is not None:
-                write_text(folder / f"text-{line.line}.svg", entity_links_svg(linked))
-            yield line, linked
+                write_text(folder / f"text-{example.line}.svg", entity_links_svg(linked))
+            yield example, linked

@@ -71,22 +71,22 @@ def recorded_activations(stack: TransformerStack) -> Iterator[dict[int, list[Ten
 
     Shared prefixes of several texts are recorded once.
     """
-    heard: dict[int, list[Tensor]] = {}
+    recorded: dict[int, list[Tensor]] = {}
     modules = [block.feed_forward for block in stack.blocks if isinstance(block, TransformerBlock)]
     calls = [0] * len(modules)
 
-    def listen(place: int, module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def record(index: int, module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         # A block shared between layers (ALBERT) is called once for each of them.
-        layer = place + 1 + len(modules) * (calls[place] % stack.times)
-        calls[place] += 1
+        layer = index + 1 + len(modules) * (calls[index] % stack.times)
+        calls[index] += 1
         assert isinstance(module, FeedForward)
-        heard.setdefault(layer, []).append(module.units(inputs[0]).detach())
+        recorded.setdefault(layer, []).append(module.units(inputs[0]).detach())
 
     hooks = [
-        module.register_forward_hook(partial(listen, place)) for place, module in enumerate(modules)
+        module.register_forward_hook(partial(record, index)) for index, module in enumerate(modules)
     ]
     try:
-        yield heard
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()
@@ -98,26 +98,26 @@ def find_feed_forward_memories(
     """The most selective neurons of each layer. Cost: a forward pass per text."""
     system = subject.system
     assert isinstance(system, Assembly)
-    found = []
+    memories = []
     for name, stack in layer_stacks(system).items():
         words: list[tuple[str, ...]] = []
-        fired: dict[int, list[Tensor]] = {}
+        activations: dict[int, list[Tensor]] = {}
         with evaluation_mode(system):
             for sentence in sentences:
                 view = clean_view(
                     system, collate_sentences(system, [sentence]).to(device_of(system))
                 )
-                told = stack_input_words(view, name, token_names(subject))
-                with recorded_activations(stack) as heard:
+                text_words = stack_input_words(view, name, token_names(subject))
+                with recorded_activations(stack) as recorded:
                     system.backbone(view)
                 # With two streams, the content stream comes first.
-                if all(calls[0].shape[1] >= len(told) for calls in heard.values()):
-                    words.append(told)
-                    for layer, calls in heard.items():
-                        fired.setdefault(layer, []).append(calls[0][0, : len(told)])
-        for layer in sorted(fired):
-            found += _selective(name, layer, torch.cat(fired[layer]), words)
-    return found
+                if all(calls[0].shape[1] >= len(text_words) for calls in recorded.values()):
+                    words.append(text_words)
+                    for layer, calls in recorded.items():
+                        activations.setdefault(layer, []).append(calls[0][0, : len(text_words)])
+        for layer in sorted(activations):
+            memories += _selective(name, layer, torch.cat(activations[layer]), words)
+    return memories
 
 
 def _selective(
@@ -128,17 +128,17 @@ def _selective(
     best = values.topk(count, dim=0)
     spread = values.std(0).clamp(min=1e-9)
     selectivity = (best.values.mean(0) - values.mean(0)) / spread
-    places = [(text, place) for text, told in enumerate(words) for place in range(len(told))]
+    positions = [(text, t) for text, text_words in enumerate(words) for t in range(len(text_words))]
     units: list[NeuronMemory] = []
-    taken: set[str] = set()
+    listed_words: set[str] = set()
     for unit in selectivity.argsort(descending=True).tolist()[:CANDIDATE_UNITS]:
         triggers = tuple(
-            _trigger(words, *places[int(row)], float(value))
+            _trigger(words, *positions[int(row)], float(value))
             for row, value in zip(best.indices[:, unit], best.values[:, unit], strict=True)
         )
         # List only one neuron per token.
-        if triggers[0].word not in taken and len(units) < UNITS_PER_LAYER:
-            taken.add(triggers[0].word)
+        if triggers[0].word not in listed_words and len(units) < UNITS_PER_LAYER:
+            listed_words.add(triggers[0].word)
             strength = float(selectivity[unit])
             units.append(
                 NeuronMemory(
@@ -149,13 +149,13 @@ def _selective(
 
 
 def _trigger(
-    words: Sequence[tuple[str, ...]], text: int, place: int, value: float
+    words: Sequence[tuple[str, ...]], text: int, position: int, value: float
 ) -> TriggerExample:
-    told = words[text]
+    text_words = words[text]
     return TriggerExample(
-        before=told[max(0, place - CONTEXT_BEFORE) : place],
-        word=told[place],
-        after=told[place + 1 : place + 1 + CONTEXT_AFTER],
+        before=text_words[max(0, position - CONTEXT_BEFORE) : position],
+        word=text_words[position],
+        after=text_words[position + 1 : position + 1 + CONTEXT_AFTER],
         value=value,
     )
 
@@ -172,9 +172,10 @@ def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
         return []  # The system can't encode such a text by itself.
     if not units:
         return []
-    drawn = [unit for unit in units if unit.layer in _told_layers(units)]
+    listed = [unit for unit in units if unit.layer in _listed_layers(units)]
     rows = tuple(
-        (f"{unit.stack} {unit.layer}".strip(), str(unit.unit), _listed(unit)) for unit in drawn
+        (f"{unit.stack} {unit.layer}".strip(), str(unit.unit), _trigger_line(unit))
+        for unit in listed
     )
     listing = TextTable(
         header=("layer", "unit", "fires most at"), rows=rows, column_positions=(0.0, 0.9, 1.5)
@@ -208,24 +209,24 @@ def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
     ]
 
 
-def _told_layers(units: Sequence[NeuronMemory]) -> set[int]:
+def _listed_layers(units: Sequence[NeuronMemory]) -> set[int]:
     layers = sorted({unit.layer for unit in units})
     if len(layers) <= MAX_LAYERS:
         return set(layers)
     step = (len(layers) - 1) / (MAX_LAYERS - 1)
-    return {layers[round(place * step)] for place in range(MAX_LAYERS)}
+    return {layers[round(index * step)] for index in range(MAX_LAYERS)}
 
 
 MAX_LINE_LETTERS = 110
 """Characters of a line of triggers."""
 
 
-def _listed(unit: NeuronMemory) -> str:
+def _trigger_line(unit: NeuronMemory) -> str:
     """As many triggers as fit on a line, equal spellings once."""
-    told = ""
-    for each in dict.fromkeys(map(str, unit.triggers)):
-        longer = f"{told}  ·  {each}" if told else each
-        if told and len(longer) > MAX_LINE_LETTERS:
+    line = ""
+    for trigger in dict.fromkeys(map(str, unit.triggers)):
+        longer = f"{line}  ·  {trigger}" if line else trigger
+        if line and len(longer) > MAX_LINE_LETTERS:
             break
-        told = longer
-    return told
+        line = longer
+    return line

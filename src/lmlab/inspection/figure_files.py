@@ -1,9 +1,9 @@
-"""Figure files: SVG, PNG and an index with each figure's caption."""
+"""Figure files of an inspection: SVG, PNG, an index with the captions, and one HTML page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -21,17 +21,17 @@ ENLARGEMENT = 1.42
 
 
 def render_inspection_page(
-    shots: Sequence[SavedFigure], *, runs: Sequence[str], remarks: Sequence[str]
+    saved: Sequence[SavedFigure], *, runs: Sequence[str], notes: Sequence[str]
 ) -> str:
     """A self-contained HTML page; the same figures give the same bytes."""
     title = f"Inside {', '.join(runs)}"
     groups: dict[str, list[SavedFigure]] = {}
-    for shot in shots:
-        groups.setdefault(shot.run, []).append(shot)
+    for figure in saved:
+        groups.setdefault(figure.run, []).append(figure)
     head = [
         tag("h1", title),
         tag("p", f"Written by lmlab {__version__}.", class_="faint"),
-        *(tag("p", remark) for remark in remarks),
+        *(tag("p", note) for note in notes),
     ]
     if len(groups) > 1:
         links = [tag("li", tag("a", _heading(run), href=f"#{_anchor(run)}")) for run in groups]
@@ -40,42 +40,42 @@ def render_inspection_page(
         tag(
             "section",
             tag("h2", _heading(run)) if len(groups) > 1 else Html(""),
-            figures_html(found),
+            figures_html(figures),
             id=_anchor(run),
         )
-        for run, found in groups.items()
+        for run, figures in groups.items()
     ]
     return html_page(title, *head, *sections)
 
 
-def figures_html(shots: Sequence[SavedFigure]) -> Html:
+def figures_html(figures: Sequence[SavedFigure]) -> Html:
     """Figures in sequence: the model's first, then those of each sentence."""
     by_text: dict[str, list[SavedFigure]] = {}
-    for shot in sorted(shots, key=lambda shot: bool(shot.text)):
-        by_text.setdefault(shot.text, []).append(shot)
+    for figure in sorted(figures, key=lambda figure: bool(figure.text)):
+        by_text.setdefault(figure.text, []).append(figure)
     return join_html(
         piece
-        for text, found in by_text.items()
-        for piece in (tag("h3", f"“{text}”") if text else Html(""), *map(figure_html, found))
+        for text, group in by_text.items()
+        for piece in (tag("h3", f"“{text}”") if text else Html(""), *map(figure_html, group))
     )
 
 
-def figure_html(shot: SavedFigure) -> Html:
+def figure_html(figure: SavedFigure) -> Html:
     """A figure, its caption, and its table collapsed."""
-    words: list[str] = [shot.caption]
-    if shot.table is not None:
-        told = html_table(shot.table.header, shot.table.rows)
-        words.append(tag("details", tag("summary", "As a table"), told))
-    return tag("figure", _sized(shot), tag("figcaption", *words))
+    caption: list[str] = [figure.caption]
+    if figure.table is not None:
+        table = html_table(figure.table.header, figure.table.rows)
+        caption.append(tag("details", tag("summary", "As a table"), table))
+    return tag("figure", _sized(figure), tag("figcaption", *caption))
 
 
-def _sized(shot: SavedFigure) -> Html:
+def _sized(figure: SavedFigure) -> Html:
     """The figure at the width its text needs; scaled and scrollable on a narrow page."""
-    found = re.match(r'<svg[^>]*? width="([\d.]+)"', shot.svg)
-    wide = ENLARGEMENT * float(found[1]) if found else 640.0
-    style = f"width:100%;max-width:{wide:.0f}px;min-width:{min(0.7 * wide, 640):.0f}px"
-    named = f'role="img" aria-label="{escape(shot.title, quote=True)}"'
-    return Html(shot.svg.replace("<svg", f'<svg {named} style="{style}"', 1))
+    width_match = re.match(r'<svg[^>]*? width="([\d.]+)"', figure.svg)
+    width = ENLARGEMENT * float(width_match[1]) if width_match else 640.0
+    style = f"width:100%;max-width:{width:.0f}px;min-width:{min(0.7 * width, 640):.0f}px"
+    role = f'role="img" aria-label="{escape(figure.title, quote=True)}"'
+    return Html(figure.svg.replace("<svg", f'<svg {role} style="{style}"', 1))
 
 
 def _heading(run: str) -> str:
@@ -83,8 +83,8 @@ def _heading(run: str) -> str:
 
 
 def _anchor(run: str) -> str:
-    kept = "".join(letter if letter.isalnum() else "-" for letter in run)
-    return f"run-{kept}" if run else "side-by-side"
+    slug = "".join(letter if letter.isalnum() else "-" for letter in run)
+    return f"run-{slug}" if run else "side-by-side"
 
 
 MANIFEST = "inspection.json"
@@ -126,80 +126,74 @@ class SavedFigure:
         return record
 
 
-def saved_figure(picture: FigureSpec, drawn: RenderedFigure, *, run: str) -> SavedFigure:
+def saved_figure(spec: FigureSpec, rendered: RenderedFigure, *, run: str) -> SavedFigure:
     """The saved form of a rendered figure."""
     return SavedFigure(
         run=run,
-        name=picture.name,
-        title=picture.title,
-        caption=picture.caption,
-        svg=drawn.svg,
-        text=picture.text,
-        table=picture.table,
+        name=spec.name,
+        title=spec.title,
+        caption=spec.caption,
+        svg=rendered.svg,
+        text=spec.text,
+        table=spec.table,
     )
 
 
 def write_figure_files(
-    folder: Path, shots: Sequence[SavedFigure], pngs: Sequence[bytes], *, page: str | None = None
+    folder: Path, figures: Sequence[SavedFigure], pngs: Sequence[bytes], *, page: str | None = None
 ) -> None:
     """Write figures and their index to a folder; delete those of an earlier index."""
     with lock_output(folder, wait=WRITING_SECONDS):
-        _write_shots(folder, shots, pngs, page)
+        _write_files(folder, figures, pngs, page)
 
 
-def _write_shots(
-    folder: Path, shots: Sequence[SavedFigure], pngs: Sequence[bytes], page: str | None
+def _write_files(
+    folder: Path, figures: Sequence[SavedFigure], pngs: Sequence[bytes], page: str | None
 ) -> None:
-    earlier = {name for name in _listed_names(folder) if _plain(name)}
-    for shot, png in zip(shots, pngs, strict=True):
-        write_text(folder / f"{shot.name}.svg", shot.svg)
-        write_bytes(folder / f"{shot.name}.png", png)
-    listed = [shot.as_dict() for shot in shots]
-    write_json(folder / MANIFEST, {"format": MANIFEST_FORMAT, "pictures": listed})
+    earlier = {str(record.get("name", "")) for record in _records(folder)}
+    for figure, png in zip(figures, pngs, strict=True):
+        write_text(folder / f"{figure.name}.svg", figure.svg)
+        write_bytes(folder / f"{figure.name}.png", png)
+    records = [figure.as_dict() for figure in figures]
+    write_json(folder / MANIFEST, {"format": MANIFEST_FORMAT, "pictures": records})
     if page is not None:
         write_text(folder / PAGE, page)
-    for name in earlier - {shot.name for shot in shots}:
+    for name in filter(_plain, earlier - {figure.name for figure in figures}):
         for ending in ("svg", "png"):
             (folder / f"{name}.{ending}").unlink(missing_ok=True)
 
 
 def read_figure_files(folder: Path) -> tuple[SavedFigure, ...]:
     """The figures of a folder's index; empty without a readable index."""
-    found = []
+    figures = []
     for record in _records(folder):
         try:
             svg = (folder / f"{record['name']}.svg").read_text(encoding="utf-8")
-            found.append(_shot(record, svg))
+            figures.append(_read_figure(record, svg))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # Skip a figure whose file was deleted.
-    return tuple(found)
+    return tuple(figures)
 
 
-def _shot(record: dict[str, Any], svg: str) -> SavedFigure:
+def _read_figure(record: dict[str, Any], svg: str) -> SavedFigure:
     if not _plain(str(record["name"])) or not svg.startswith("<svg") or "<script" in svg.lower():
         raise ValueError("not a picture of ours")
     fields = {key: str(record[key]) for key in ("run", "name", "title", "caption", "text")}
     table = record.get("table")
     rows = None
     if table is not None:
-        cells = tuple(
-            tuple(TableCell(shown, value) for shown, value in row) for row in table["rows"]
-        )
+        cells = tuple(tuple(TableCell(text, value) for text, value in row) for row in table["rows"])
         rows = FigureTable(header=tuple(table["header"]), rows=cells)
     return SavedFigure(svg=svg, table=rows, **fields)
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
     try:
-        told = read_json_object(folder / MANIFEST)
-        records = told["pictures"] if int(told["format"]) <= MANIFEST_FORMAT else []
+        manifest = read_json_object(folder / MANIFEST)
+        records = manifest["pictures"] if int(manifest["format"]) <= MANIFEST_FORMAT else []
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return []
     return [record for record in records if isinstance(record, dict)]
-
-
-def _listed_names(folder: Path) -> Iterable[str]:
-    return (str(record.get("name", "")) for record in _records(folder))
 
 
 def _plain(name: str) -> bool:

@@ -53,8 +53,8 @@ class GradientByDistance:
         weight = sum(w for _, _, w in points)
         mean_x = sum(w * x for x, _, w in points) / weight
         mean_y = sum(w * y for _, y, w in points) / weight
-        across = sum(w * (x - mean_x) * (y - mean_y) for x, y, w in points)
-        return math.exp(across / sum(w * (x - mean_x) ** 2 for x, _, w in points))
+        covariance = sum(w * (x - mean_x) * (y - mean_y) for x, y, w in points)
+        return math.exp(covariance / sum(w * (x - mean_x) ** 2 for x, _, w in points))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class ParameterGradient:
 
 
 def measure_gradient_by_distance(
-    system: System, batches: Iterable[Batch], *, most: int = MAX_DISTANCE, seed: int = 0
+    system: System, batches: Iterable[Batch], *, max_distance: int = MAX_DISTANCE, seed: int = 0
 ) -> GradientByDistance:
     """Gradient of the loss at each sentence's last position, by distance to earlier tokens.
 
@@ -83,34 +83,34 @@ def measure_gradient_by_distance(
     """
     require(system, LogProb, "the gradient by distance")
     assert isinstance(system, LogProb)
-    sums, counts = torch.zeros(most + 1, dtype=torch.float64), torch.zeros(most + 1)
-    understood = False
+    sums, counts = torch.zeros(max_distance + 1, dtype=torch.float64), torch.zeros(max_distance + 1)
+    measured = False
     device = device_of(system)
     generator = torch.Generator(device=device).manual_seed(seed)
     with evaluation_mode(system), torch.enable_grad():
-        for batch in (each.to(device) for each in batches):
-            with _recorded_embeddings(system) as read:
+        for batch in (cpu_batch.to(device) for cpu_batch in batches):
+            with _recorded_embeddings(system) as calls:
                 scored = system.log_prob(batch, generator=generator)
             last = batch.lengths - 2
             rows = torch.nonzero(last >= 0).squeeze(1)
-            lost = -scored.per_token[rows, last[rows]].sum()
-            squares = _squares_by_distance(read, batch, lost, most)
+            loss = -scored.per_token[rows, last[rows]].sum()
+            squares = _squares_by_distance(calls, batch, loss, max_distance)
             if squares is None:
                 continue
-            understood = True
-            exists = _distances(batch, most)
+            measured = True
+            exists = _distances(batch, max_distance)
             sums += (squares.sqrt().double() * exists).sum(0).cpu()
             counts += exists.sum(0).cpu()
-    if not understood:
+    if not measured:
         raise UserError(
             "the gradient by distance needs a system with token embeddings per position and "
             "a score per token, which this one does not have."
         )
-    seen = [d for d in range(1, most + 1) if counts[d] > 0]
+    distances = [d for d in range(1, max_distance + 1) if counts[d] > 0]
     return GradientByDistance(
-        distances=tuple(seen),
-        norms=tuple(float(sums[d] / counts[d]) for d in seen),
-        sentences=tuple(int(counts[d]) for d in seen),
+        distances=tuple(distances),
+        norms=tuple(float(sums[d] / counts[d]) for d in distances),
+        sentences=tuple(int(counts[d]) for d in distances),
     )
 
 
@@ -121,23 +121,23 @@ def measure_parameter_gradients(
 
     A tensor that the loss does not depend on has norm 0. Weights and `.grad` are unchanged.
     """
-    named = {name: p for name, p in system.named_parameters() if p.requires_grad}
+    tensors = {name: p for name, p in system.named_parameters() if p.requires_grad}
     device = device_of(system)
     generator = torch.Generator(device=device).manual_seed(seed)
-    sums = {name: torch.zeros_like(p) for name, p in named.items()}
+    sums = {name: torch.zeros_like(p) for name, p in tensors.items()}
     count = 0.0
     with evaluation_mode(system), torch.enable_grad():
         for batch in batches:
             loss, _ = system.loss(batch.to(device), generator=generator)
-            found = torch.autograd.grad(loss.total, list(named.values()), allow_unused=True)
+            gradients = torch.autograd.grad(loss.total, list(tensors.values()), allow_unused=True)
             count += float(loss.count)
-            for name, gradient in zip(named, found, strict=True):
+            for name, gradient in zip(tensors, gradients, strict=True):
                 if gradient is not None:
                     sums[name] += gradient
     return {
         name: ParameterGradient(
             norm=float(torch.linalg.vector_norm(total)) / max(count, 1.0),
-            weights=float(torch.linalg.vector_norm(named[name].detach())),
+            weights=float(torch.linalg.vector_norm(tensors[name].detach())),
             numbers=total.numel(),
         )
         for name, total in sums.items()
@@ -151,61 +151,61 @@ EmbeddingCall = tuple[Tensor, Tensor]
 @contextmanager
 def _recorded_embeddings(system: System) -> Iterator[list[EmbeddingCall]]:
     """Record every embedding call; the output vectors become leaves of the graph."""
-    read: list[EmbeddingCall] = []
+    calls: list[EmbeddingCall] = []
 
-    def note(module: nn.Module, given: tuple[Tensor, ...], vectors: Tensor) -> Tensor:
-        fresh = vectors.detach().requires_grad_()
-        read.append((given[0], fresh))
-        return fresh
+    def record(module: nn.Module, inputs: tuple[Tensor, ...], vectors: Tensor) -> Tensor:
+        leaf = vectors.detach().requires_grad_()
+        calls.append((inputs[0], leaf))
+        return leaf
 
     modules = [module for module in system.modules() if isinstance(module, nn.Embedding)]
-    handles = [module.register_forward_hook(note) for module in modules]
+    handles = [module.register_forward_hook(record) for module in modules]
     try:
-        yield read
+        yield calls
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _distances(batch: Batch, most: int) -> Tensor:
+def _distances(batch: Batch, max_distance: int) -> Tensor:
     """(B, most + 1) bool: whether a row has a token at this distance from its last one."""
-    distance = torch.arange(most + 1, device=batch.lengths.device)
+    distance = torch.arange(max_distance + 1, device=batch.lengths.device)
     return (distance >= 1) & (distance < batch.lengths[:, None])
 
 
 def _squares_by_distance(
-    read: list[EmbeddingCall], batch: Batch, lost: Tensor, most: int
+    calls: list[EmbeddingCall], batch: Batch, loss: Tensor, max_distance: int
 ) -> Tensor | None:
     """(B, most + 1) squared gradient norms by distance; None if positions are unknown."""
-    placed = [(vectors, _places_read(ids, batch)) for ids, vectors in read]
-    known = [(vectors, places) for vectors, places in placed if places is not None]
+    placed = [(vectors, _embedded_positions(ids, batch)) for ids, vectors in calls]
+    aligned = [(vectors, positions) for vectors, positions in placed if positions is not None]
     # A text scored as a whole has no loss at its last position.
-    if not known or not lost.requires_grad:
+    if not aligned or not loss.requires_grad:
         return None
-    found = torch.autograd.grad(lost, [vectors for vectors, _ in known], allow_unused=True)
-    squares = torch.zeros(len(batch), most + 1, device=lost.device)
-    for gradient, (_, places) in zip(found, known, strict=True):
+    gradients = torch.autograd.grad(loss, [vectors for vectors, _ in aligned], allow_unused=True)
+    squares = torch.zeros(len(batch), max_distance + 1, device=loss.device)
+    for gradient, (_, positions) in zip(gradients, aligned, strict=True):
         if gradient is None:
             continue
-        each = gradient.square().sum(-1).flatten(1)
-        distance = (batch.lengths[:, None] - 1) - places.flatten(1)
-        inside = (distance >= 1) & (distance <= most) & (places.flatten(1) >= 0)
-        squares.scatter_add_(1, distance.clamp(0, most), each * inside)
+        squared = gradient.square().sum(-1).flatten(1)
+        distance = (batch.lengths[:, None] - 1) - positions.flatten(1)
+        inside = (distance >= 1) & (distance <= max_distance) & (positions.flatten(1) >= 0)
+        squares.scatter_add_(1, distance.clamp(0, max_distance), squared * inside)
     return squares
 
 
-def _places_read(ids: Tensor, batch: Batch) -> Tensor | None:
+def _embedded_positions(ids: Tensor, batch: Batch) -> Tensor | None:
     """The batch position of each embedded id (B, T) or (B, T, n); None if unclear.
 
     Ids (B, T, n) are read as windows, newest last, with any padding before the start.
     """
     if ids.ndim not in (2, 3) or len(ids) != len(batch) or ids.shape[1] > batch.tokens.shape[1]:
         return None
-    places = torch.arange(ids.shape[1], device=ids.device)[None].expand(len(ids), -1)
+    positions = torch.arange(ids.shape[1], device=ids.device)[None].expand(len(ids), -1)
     if ids.ndim == 3:
         size = ids.shape[2]
-        back = torch.arange(size - 1, -1, -1, device=ids.device)
-        places = places[..., None] - back
-    flat = places.flatten(1).clamp(min=0)
+        offsets = torch.arange(size - 1, -1, -1, device=ids.device)
+        positions = positions[..., None] - offsets
+    flat = positions.flatten(1).clamp(min=0)
     expected = batch.tokens.gather(1, flat).view(ids.shape)
-    return places if bool(((ids == expected) | (places < 0)).all()) else None
+    return positions if bool(((ids == expected) | (positions < 0)).all()) else None

@@ -58,13 +58,13 @@ def layer_stacks(system: System) -> dict[str, TransformerStack]:
     backbone = getattr(system, "backbone", None)
     if not isinstance(backbone, torch.nn.Module):
         return {}
-    found = [
-        (path, each)
-        for path, each in backbone.named_modules()
-        if isinstance(each, TransformerStack)
+    stacks = [
+        (path, module)
+        for path, module in backbone.named_modules()
+        if isinstance(module, TransformerStack)
     ]
-    alone = len(found) == 1
-    return {"" if alone else path.split(".")[0]: each for path, each in found}
+    single = len(stacks) == 1
+    return {"" if single else path.split(".")[0]: module for path, module in stacks}
 
 
 @contextmanager
@@ -88,9 +88,9 @@ def measure_head_importance(
 
     Cost: a pass over the batches for each part.
     """
-    whole = mean_loss(system, batches, seed=seed)
+    intact_loss = mean_loss(system, batches, seed=seed)
     return [
-        _of_stack(system, name, stack, batches, whole, seed)
+        _stack_importance(system, name, stack, batches, intact_loss, seed)
         for name, stack in layer_stacks(system).items()
     ]
 
@@ -99,34 +99,34 @@ def mean_loss(system: System, batches: Sequence[Batch], *, seed: int) -> float:
     """Mean loss in the system's unit, with a fixed seed."""
     total = count = 0.0
     with evaluation_mode(system):
-        for place, batch in enumerate(batches):
-            generator = torch.Generator().manual_seed(seed + place)
+        for index, batch in enumerate(batches):
+            generator = torch.Generator().manual_seed(seed + index)
             loss, _ = system.loss(batch.to(device_of(system)), generator=generator)
             total, count = total + float(loss.total), count + float(loss.count)
     return total / max(count, 1.0)
 
 
-def _of_stack(
+def _stack_importance(
     system: System,
     name: str,
     stack: TransformerStack,
     batches: Sequence[Batch],
-    whole: float,
+    intact_loss: float,
     seed: int,
 ) -> HeadImportance:
-    blocks = [block for block in stack.blocks if isinstance(block, TransformerBlock)] * stack.times
-    most = max(block.attention.heads for block in blocks)
+    blocks = _blocks(stack)
+    max_heads = max(block.attention.heads for block in blocks)
     layers = np.full(len(blocks), np.nan)
-    heads = np.full((len(blocks), most), np.nan)
+    heads = np.full((len(blocks), max_heads), np.nan)
     for layer, block in enumerate(blocks, 1):
         if layer in stack.disabled_layers:
             continue
         with disabled_parts(stack, layers=[layer]):
-            layers[layer - 1] = mean_loss(system, batches, seed=seed) - whole
+            layers[layer - 1] = mean_loss(system, batches, seed=seed) - intact_loss
         for head in range(1, block.attention.heads + 1):
             with disabled_parts(stack, heads=[(layer, head)]):
-                heads[layer - 1, head - 1] = mean_loss(system, batches, seed=seed) - whole
-    return HeadImportance(name=name, loss=whole, layers=layers, heads=heads)
+                heads[layer - 1, head - 1] = mean_loss(system, batches, seed=seed) - intact_loss
+    return HeadImportance(name=name, loss=intact_loss, layers=layers, heads=heads)
 
 
 def head_importance_figures(subject: InspectedModel) -> list[FigureSpec]:
@@ -138,63 +138,67 @@ def head_importance_figures(subject: InspectedModel) -> list[FigureSpec]:
     count = max(MIN_SENTENCES, min(MAX_SENTENCES, MAX_PASSES // max(parts, 1)))
     texts = (*subject.sample, *subject.sentences)[:count]
     try:
-        found = measure_head_importance(subject.system, batches_by_length(subject.system, texts))
+        importances = measure_head_importance(
+            subject.system, batches_by_length(subject.system, texts)
+        )
     except UserError:
         return []  # The system can't encode such a text by itself.
     unit = subject.system.loss_unit
-    told = f"over {len(texts)} texts; the loss of the intact model is {found[0].loss:.3f} {unit}."
-    return [_heads_picture(found, told, unit), _layers_picture(found, told, unit)]
+    loss = importances[0].loss
+    note = f"over {len(texts)} texts; the loss of the intact model is {loss:.3f} {unit}."
+    return [_heads_figure(importances, note, unit), _layers_figure(importances, note, unit)]
+
+
+def _blocks(stack: TransformerStack) -> list[TransformerBlock]:
+    return [block for block in stack.blocks if isinstance(block, TransformerBlock)] * stack.times
 
 
 def _parts(stack: TransformerStack) -> int:
-    blocks = [block for block in stack.blocks if isinstance(block, TransformerBlock)] * stack.times
-    return sum(1 + block.attention.heads for block in blocks)
+    return sum(1 + block.attention.heads for block in _blocks(stack))
 
 
-def _names(found: Sequence[HeadImportance]) -> list[str]:
-    return [
-        f"{each.name} {layer + 1}".strip() for each in found for layer in range(len(each.layers))
-    ]
+def _names(stacks: Sequence[HeadImportance]) -> list[str]:
+    return [f"{stack.name} {i + 1}".strip() for stack in stacks for i in range(len(stack.layers))]
 
 
-def _heads_picture(found: Sequence[HeadImportance], told: str, unit: str) -> FigureSpec:
-    most = max(each.heads.shape[1] for each in found)
+def _heads_figure(stacks: Sequence[HeadImportance], note: str, unit: str) -> FigureSpec:
+    heads = max(stack.heads.shape[1] for stack in stacks)
     values = np.concatenate(
         [
-            np.pad(each.heads, ((0, 0), (0, most - each.heads.shape[1])), constant_values=np.nan)
-            for each in found
+            np.pad(stack.heads, ((0, 0), (0, heads - stack.heads.shape[1])), constant_values=np.nan)
+            for stack in stacks
         ]
     )
     grid = HeatMap(
         values=values,
-        rows=HeatMapAxis(name="layer", labels=tuple(_names(found))),
-        columns=HeatMapAxis(name="head", labels=tuple(str(head + 1) for head in range(most))),
+        rows=HeatMapAxis(name="layer", labels=tuple(_names(stacks))),
+        columns=HeatMapAxis(name="head", labels=tuple(str(head + 1) for head in range(heads))),
         cell=0.36,
     )
     width, height = heat_maps_size([grid])
     title = "importance of each head"
     rows = tuple(
         (TableCell(name), *(number_cell(value, 4) for value in row.tolist()))
-        for name, row in zip(_names(found), values, strict=True)
+        for name, row in zip(_names(stacks), values, strict=True)
     )
     return FigureSpec(
         name="head-importance",
         title=title,
         caption=f"Increase of the loss, in {unit}, when the output of one head is set to "
-        f"zero, {told} Orange heads do harm here; two redundant heads cost little "
+        f"zero, {note} Orange heads do harm here; two redundant heads cost little "
         "each.",
         draw=partial(draw_heat_maps, grids=[grid], title=f"{title}, {unit}"),
         width=width,
         height=height,
-        table=FigureTable(header=("layer", *(f"head {h + 1}" for h in range(most))), rows=rows),
+        table=FigureTable(header=("layer", *(f"head {h + 1}" for h in range(heads))), rows=rows),
     )
 
 
-def _layers_picture(found: Sequence[HeadImportance], told: str, unit: str) -> FigureSpec:
-    values = np.concatenate([each.layers for each in found])
+def _layers_figure(stacks: Sequence[HeadImportance], note: str, unit: str) -> FigureSpec:
+    values = np.concatenate([stack.layers for stack in stacks])
     bars = BarChart(
         values=np.nan_to_num(values),
-        labels=tuple(_names(found)),
+        labels=tuple(_names(stacks)),
         axis="layer",
         unit=unit,
         horizontal=True,
@@ -203,7 +207,7 @@ def _layers_picture(found: Sequence[HeadImportance], told: str, unit: str) -> Fi
     return FigureSpec(
         name="layer-importance",
         title=title,
-        caption=f"Increase of the loss, in {unit}, when one layer is skipped, {told}",
+        caption=f"Increase of the loss, in {unit}, when one layer is skipped, {note}",
         draw=partial(draw_bar_chart, bars=bars, title=title),
         width=4.6,
         height=max(0.8, 0.26 * len(values)),
@@ -211,7 +215,7 @@ def _layers_picture(found: Sequence[HeadImportance], told: str, unit: str) -> Fi
             header=("layer", unit),
             rows=tuple(
                 (TableCell(name), number_cell(value, 4))
-                for name, value in zip(_names(found), values.tolist(), strict=True)
+                for name, value in zip(_names(stacks), values.tolist(), strict=True)
             ),
         ),
     )

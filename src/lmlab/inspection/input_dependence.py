@@ -38,8 +38,8 @@ class InputDependence:
         return [
             (row, column)
             for row, used in enumerate(self.used)
-            for column, seen in enumerate(used)
-            if seen and not self.allowed[row][column]
+            for column, is_used in enumerate(used)
+            if is_used and not self.allowed[row][column]
         ]
 
 
@@ -50,13 +50,13 @@ def measure_input_dependence(
     names: Sequence[str],
     *,
     generator: torch.Generator | None = None,
-    others: Sequence[int] | None = None,
+    replacements: Sequence[int] | None = None,
 ) -> InputDependence:
     """Which inputs each prediction on one sequence may use, and which it does use.
 
-    `names` gives the text of each vocabulary id. Every input is replaced by every token of
-    `others`, default all that can be predicted: T · V passes, so without `others` only for small
-    vocabularies and short sentences.
+    `names` gives the text of each vocabulary id. Every input is replaced by each of `replacements`,
+    default all predictable tokens: T · V passes, so only for small vocabularies and short
+    sentences.
     """
     batch = Batch.collate([tokens], pad=system.vocabulary.pad)
     view = system.objective.view(batch, generator=generator)
@@ -66,23 +66,23 @@ def measure_input_dependence(
     attention_mask = view.query_attention_mask or view.attention_mask
     allowed = attention_mask.mask(view.lengths, view.inputs.shape[1])[0, rows]
     used = torch.zeros_like(allowed)
-    for place in range(view.inputs.shape[1]):
-        for other in _replacements(system) if others is None else others:
-            after = system.target_log_probs(_with_input(view, place, other))
+    for position in range(view.inputs.shape[1]):
+        for replacement in _replacements(system) if replacements is None else replacements:
+            after = system.target_log_probs(_with_input(view, position, replacement))
             # Compare the first row only: a view may have added rows to the text.
-            used[:, place] |= (after.log_probs != before.log_probs)[: len(rows)]
+            used[:, position] |= (after.log_probs != before.log_probs)[: len(rows)]
     return InputDependence(
         inputs=tuple(names[token] for token in view.inputs[0].tolist()),
         targets=tuple(_outcomes(system, names)[id] for id in view.targets[0, rows].tolist()),
-        allowed=_rows(allowed),
-        used=_rows(used),
+        allowed=boolean_rows(allowed),
+        used=boolean_rows(used),
     )
 
 
 def _outcomes(system: Assembly, names: Sequence[str]) -> Sequence[str]:
     """Names of the targets: tokens, unless the emission has its own outcomes."""
-    told: Sequence[str] = getattr(system.emission, "outcomes", ())
-    return told or names
+    outcomes: Sequence[str] = getattr(system.emission, "outcomes", ())
+    return outcomes or names
 
 
 def _replacements(system: Assembly) -> list[int]:
@@ -90,13 +90,14 @@ def _replacements(system: Assembly) -> list[int]:
     return [token for token in range(vocabulary.size) if token not in vocabulary.unpredictable]
 
 
-def _with_input(view: View, place: int, token: int) -> View:
+def _with_input(view: View, position: int, token: int) -> View:
     inputs = view.inputs.clone()
-    inputs[0, place] = token
+    inputs[0, position] = token
     return replace(view, inputs=inputs)
 
 
-def _rows(mask: Tensor) -> tuple[tuple[bool, ...], ...]:
+def boolean_rows(mask: Tensor) -> tuple[tuple[bool, ...], ...]:
+    """A mask (T, S) as tuples."""
     return tuple(tuple(bool(cell) for cell in row) for row in mask.tolist())
 
 
@@ -116,99 +117,100 @@ STYLE = """\
 """Readable on light and dark backgrounds."""
 
 DEPENDENCE_LEGEND = {
-    "used": "seen and used",
-    "unused": "may be seen, not used",
-    "hidden": "hidden",
-    "leak": "used though hidden",
+    "used": "allowed and used",
+    "unused": "allowed, not used",
+    "hidden": "masked",
+    "leak": "used although masked",
 }
 
+DEPENDENCE_KINDS = {
+    (True, True): "used",
+    (True, False): "unused",
+    (False, False): "hidden",
+    (False, True): "leak",
+}
+"""By whether an input is allowed and whether it is used."""
 
-def input_dependence_svg(sight: InputDependence, chain: Sequence[tuple[str, str]] = ()) -> str:
+
+def input_dependence_svg(dependence: InputDependence, chain: Sequence[tuple[str, str]] = ()) -> str:
     """The input dependence matrix as SVG; `chain` names the components above it, left to right.
 
     Each component is a name and a remark. The same input gives the same bytes.
     """
-    label = LETTER * max(len(word) for word in sight.targets) + 12
-    head = LETTER * max(len(word) for word in sight.inputs) + 8
+    left = LETTER * max(len(word) for word in dependence.targets) + 12
+    header = LETTER * max(len(word) for word in dependence.inputs) + 8
     top = (64 if chain else 0) + 18
-    grid_width = label + CELL * len(sight.inputs)
+    grid_width = left + CELL * len(dependence.inputs)
     boxes, chain_width = _draw_chain(chain)
-    height = top + head + CELL * len(sight.targets) + 8
+    height = top + header + CELL * len(dependence.targets) + 8
     width = max(grid_width + 190, chain_width) + 8
-    body = [*boxes, f'  <g transform="translate(0 {top})">', *_draw_grid(sight, label, head)]
-    body += [*_draw_legend(sight, grid_width + 24, head), "  </g>"]
-    opening = (
+    body = [*boxes, f'  <g transform="translate(0 {top})">', *_draw_grid(dependence, left, header)]
+    body += [*_draw_legend(dependence, grid_width + 24, header), "  </g>"]
+    svg_start = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img" '
-        'aria-label="which inputs each prediction sees">\n'
+        'aria-label="which inputs each prediction uses">\n'
     )
-    return opening + STYLE + "\n".join(body) + "\n</svg>\n"
+    return svg_start + STYLE + "\n".join(body) + "\n</svg>\n"
 
 
 def _draw_chain(chain: Sequence[tuple[str, str]]) -> tuple[list[str], int]:
     """Boxes with arrows between them, and their total width."""
-    drawn, left = [], 1
-    for place, (name, remark) in enumerate(chain):
+    elements, left = [], 1
+    for index, (name, remark) in enumerate(chain):
         width = LETTER * max(len(name), len(remark)) + 20
-        if place:
+        if index:
             path = f"M{left} 25h22m-5 -4l5 4l-5 4"
-            drawn.append(f'  <path class="line" d="{path}"/>')
+            elements.append(f'  <path class="line" d="{path}"/>')
             left += 26
-        middle = left + width // 2
-        drawn += [
+        centre = left + width // 2
+        elements += [
             f'  <rect class="line" x="{left}" y="4" width="{width}" height="42" rx="6"/>',
-            f'  <text x="{middle}" y="22" text-anchor="middle">{escape(name)}</text>',
-            f'  <text class="small" x="{middle}" y="38" text-anchor="middle">'
+            f'  <text x="{centre}" y="22" text-anchor="middle">{escape(name)}</text>',
+            f'  <text class="small" x="{centre}" y="38" text-anchor="middle">'
             f"{escape(remark)}</text>",
         ]
         left += width + 4
-    return drawn, left
+    return elements, left
 
 
-def _draw_grid(sight: InputDependence, label: int, head: int) -> list[str]:
-    drawn = ['    <text class="small" x="0" y="-4">predicted ↓   given →</text>']
-    for column, word in enumerate(sight.inputs):
-        place = f"translate({label + CELL * column + CELL // 2 + 4} {head - 6}) rotate(-90)"
-        drawn.append(f'    <text transform="{place}">{escape(word)}</text>')
-    for row, word in enumerate(sight.targets):
-        y = head + CELL * row
-        drawn.append(
-            f'    <text x="{label - 8}" y="{y + 17}" text-anchor="end">{escape(word)}</text>'
+def _draw_grid(dependence: InputDependence, left: int, header: int) -> list[str]:
+    elements = ['    <text class="small" x="0" y="-4">target ↓   input →</text>']
+    for column, word in enumerate(dependence.inputs):
+        transform = f"translate({left + CELL * column + CELL // 2 + 4} {header - 6}) rotate(-90)"
+        elements.append(f'    <text transform="{transform}">{escape(word)}</text>')
+    for row, word in enumerate(dependence.targets):
+        y = header + CELL * row
+        elements.append(
+            f'    <text x="{left - 8}" y="{y + 17}" text-anchor="end">{escape(word)}</text>'
         )
-        drawn += [
-            _square(label + CELL * column, y, _look(sight, row, column))
-            for column in range(len(sight.inputs))
+        elements += [
+            _square(left + CELL * column, y, _cell_style(dependence, row, column))
+            for column in range(len(dependence.inputs))
         ]
-    return drawn
+    return elements
 
 
-def _draw_legend(sight: InputDependence, left: int, head: int) -> list[str]:
-    cells = [(r, c) for r in range(len(sight.targets)) for c in range(len(sight.inputs))]
-    looks = {_look(sight, row, column) for row, column in cells}
-    drawn = []
-    for place, look in enumerate(name for name in DEPENDENCE_LEGEND if name in looks):
-        y = head + CELL * place
-        drawn.append(_square(left, y, look))
-        drawn.append(
+def _draw_legend(dependence: InputDependence, left: int, header: int) -> list[str]:
+    cells = [(r, c) for r in range(len(dependence.targets)) for c in range(len(dependence.inputs))]
+    styles = {_cell_style(dependence, row, column) for row, column in cells}
+    elements = []
+    for index, style in enumerate(name for name in DEPENDENCE_LEGEND if name in styles):
+        y = header + CELL * index
+        elements.append(_square(left, y, style))
+        elements.append(
             f'    <text class="small" x="{left + CELL + 4}" '
-            f'y="{y + 17}">{DEPENDENCE_LEGEND[look]}</text>'
+            f'y="{y + 17}">{DEPENDENCE_LEGEND[style]}</text>'
         )
-    return drawn
+    return elements
 
 
-def _look(sight: InputDependence, row: int, column: int) -> str:
-    match sight.allowed[row][column], sight.used[row][column]:
-        case True, True:
-            return "used"
-        case True, False:
-            return "unused"
-        case False, False:
-            return "hidden"
-    return "leak"
+def _cell_style(dependence: InputDependence, row: int, column: int) -> str:
+    return DEPENDENCE_KINDS[dependence.allowed[row][column], dependence.used[row][column]]
 
 
-def _square(x: int, y: int, look: str) -> str:
+def _square(x: int, y: int, style: str) -> str:
     size = CELL - 4
     return (
-        f'    <rect class="{look}" x="{x + 2}" y="{y + 2}" width="{size}" height="{size}" rx="3"/>'
+        f'    <rect class="{style}" x="{x + 2}" y="{y + 2}" width="{size}" height="{size}" rx="3"/>'
     )

@@ -62,18 +62,18 @@ class Inspection:
     notes: tuple[str, ...] = ()
     """Remarks for the user."""
 
-    def files(self, shot: SavedFigure) -> tuple[Path, Path]:
+    def files(self, figure: SavedFigure) -> tuple[Path, Path]:
         """Paths of a figure's SVG and PNG."""
         folder = self.page.parent
-        return folder / f"{shot.name}.svg", folder / f"{shot.name}.png"
+        return folder / f"{figure.name}.svg", folder / f"{figure.name}.png"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the page, and each figure with its files and caption."""
-        pictures = []
-        for shot in self.figures:
-            svg, png = self.files(shot)
-            pictures.append(shot.as_dict() | {"svg": str(svg), "png": str(png)})
-        return {"page": str(self.page), "pictures": pictures, "remarks": list(self.notes)}
+        figures = []
+        for figure in self.figures:
+            svg, png = self.files(figure)
+            figures.append(figure.as_dict() | {"svg": str(svg), "png": str(png)})
+        return {"page": str(self.page), "pictures": figures, "remarks": list(self.notes)}
 
 
 def inspect_models(
@@ -93,18 +93,18 @@ def inspect_models(
     folder = _folder(models, out)
     subjects = make_inspected_models(models, texts)
     check_known_words(subjects, words)
-    shots: list[SavedFigure] = []
+    saved: list[SavedFigure] = []
     pngs: list[bytes] = []
-    for run, picture in _unique(_pictures(subjects, words)):
-        progress(picture.title)
-        drawn = render_figure(picture)
-        shots.append(saved_figure(picture, drawn, run=run))
-        pngs.append(drawn.png)
-    remarks = list(dict.fromkeys(each.note for each in subjects if each.note))
-    page = render_inspection_page(shots, runs=[each.name for each in subjects], remarks=remarks)
-    write_figure_files(folder, shots, pngs, page=page)
-    remarks += _keep_for_reports(subjects, shots, pngs, folder)
-    return Inspection(page=folder / PAGE, figures=tuple(shots), notes=tuple(remarks))
+    for run, spec in _with_unique_names(_figure_specs(subjects, words)):
+        progress(spec.title)
+        rendered = render_figure(spec)
+        saved.append(saved_figure(spec, rendered, run=run))
+        pngs.append(rendered.png)
+    notes = list(dict.fromkeys(subject.note for subject in subjects if subject.note))
+    page = render_inspection_page(saved, runs=[subject.name for subject in subjects], notes=notes)
+    write_figure_files(folder, saved, pngs, page=page)
+    notes += _copy_to_runs(subjects, saved, pngs, folder)
+    return Inspection(page=folder / PAGE, figures=tuple(saved), notes=tuple(notes))
 
 
 def _folder(models: Sequence[TrainedModel], out: Path | None) -> Path:
@@ -130,51 +130,51 @@ def _folder(models: Sequence[TrainedModel], out: Path | None) -> Path:
     return folder
 
 
-def _pictures(
+def _figure_specs(
     subjects: Sequence[InspectedModel], words: Sequence[str]
 ) -> Iterator[tuple[str, FigureSpec]]:
     """Every figure with its run; no run if it compares several."""
     several = len(subjects) > 1
     for family in SHARED_FIGURES:
-        for picture in family(subjects):
-            yield ("" if several else subjects[0].name), picture
+        for spec in family(subjects):
+            yield ("" if several else subjects[0].name), spec
     families: list[Callable[[InspectedModel], list[FigureSpec]]] = [*SINGLE_RUN_FIGURES]
     families.append(partial(nearest_neighbour_figures, words=words))
     for subject in subjects:
         prefix = f"{safe_file_name(subject.name)}-" if several else ""
-        for alone in families:
-            for picture in alone(subject):
-                yield subject.name, replace(picture, name=f"{prefix}{picture.name}")
+        for single_family in families:
+            for spec in single_family(subject):
+                yield subject.name, replace(spec, name=f"{prefix}{spec.name}")
 
 
-def _unique(pictures: Iterator[tuple[str, FigureSpec]]) -> Iterator[tuple[str, FigureSpec]]:
+def _with_unique_names(specs: Iterator[tuple[str, FigureSpec]]) -> Iterator[tuple[str, FigureSpec]]:
     """The figures, with a number appended to repeated names."""
-    seen: Counter[str] = Counter()
-    for run, picture in pictures:
-        seen[picture.name] += 1
-        again = seen[picture.name]
-        yield run, picture if again == 1 else replace(picture, name=f"{picture.name}-again-{again}")
+    counts: Counter[str] = Counter()
+    for run, spec in specs:
+        counts[spec.name] += 1
+        number = counts[spec.name]
+        yield run, spec if number == 1 else replace(spec, name=f"{spec.name}-again-{number}")
 
 
-def _keep_for_reports(
+def _copy_to_runs(
     subjects: Sequence[InspectedModel],
-    shots: Sequence[SavedFigure],
+    saved: Sequence[SavedFigure],
     pngs: Sequence[bytes],
     folder: Path,
 ) -> list[str]:
     """Write each run's own and shared figures to its folder, unless `folder` is that one."""
-    remarks = []
+    notes = []
     for subject in subjects:
         if not subject.model.stored:
             continue
         figures = RunFolder(subject.model.path).figures
         if figures.resolve() == folder.resolve():
             continue
-        pairs = zip(shots, pngs, strict=True)
-        own = [(shot, png) for shot, png in pairs if shot.run in (subject.name, "")]
+        pairs = zip(saved, pngs, strict=True)
+        selected = [(f, png) for f, png in pairs if f.run in (subject.name, "")]
         try:
             check_inside(figures, subject.model.path)
-            write_figure_files(figures, [shot for shot, _ in own], [png for _, png in own])
+            write_figure_files(figures, [f for f, _ in selected], [png for _, png in selected])
         except UserError as error:
-            remarks.append(f"Reports will not show the figures of {subject.name}: {error}")
-    return remarks
+            notes.append(f"Reports will not show the figures of {subject.name}: {error}")
+    return notes

@@ -1,4 +1,4 @@
-"""Inspected models: a run, tokenised sentences to show, and corpus texts to average over."""
+"""Inspected model: a run with tokenised sentences and corpus texts to plot; names of token ids."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.corpus_encoding import encode_with_special_tokens, special_tokens_around
 from lmlab.data.readers import Example
 from lmlab.sampling.decoding import sample_sequences
-from lmlab.training.reporting import read_metrics
 from lmlab.training.run_folder import RunFolder, TrainedModel
+from lmlab.training.training_logs import read_metrics
 
 
 @runtime_checkable
 class NamesSpecialTokens(Protocol):
-    """An objective that names its own special tokens beyond the tokeniser's."""
+    """An objective that names its own special tokens beyond the tokenizer's."""
 
     symbols: Mapping[int, str]
 
@@ -43,9 +43,9 @@ class TokenNames:
     """Names of token ids."""
 
     token: Callable[[int], str]
-    """The text of a tokeniser id."""
+    """The text of a tokenizer id."""
     vocabulary: Vocabulary
-    """The tokeniser's; ids beyond it are special tokens of the system."""
+    """The tokenizer's; ids beyond it are special tokens of the system."""
     symbols: Mapping[int, str]
     """Names of those special tokens, if the objective has them; others are numbered."""
     outcomes: tuple[str, ...] = ()
@@ -122,13 +122,13 @@ def make_inspected_models(
             raise UserError("a text to inspect must have at least one word, got an empty text.")
     examples = [Example(text=text) for text in texts]
     if not texts and len(models) > 1:
-        pool = [_example(each) for each in _pool(models[0], training_corpus(models[0]))[0]]
-        able = [each for each in pool if all(fits_window(m, _sentence(m, each)) for m in models)]
+        pool = [_example(s) for s in _pool(models[0], training_corpus(models[0]))[0]]
+        fitting = [s for s in pool if all(fits_window(m, _sentence(m, s)) for m in models)]
         examples = [
-            _example(each) for each in choose_sentences([_sentence(models[0], e) for e in able])
+            _example(s) for s in choose_sentences([_sentence(models[0], e) for e in fitting])
         ]
     return [
-        _make_subject(model, examples, name=name)
+        _inspected_model(model, examples, name=name)
         for model, name in zip(models, _names(models), strict=True)
     ]
 
@@ -143,17 +143,19 @@ def make_inspected_model(
     model: TrainedModel, texts: Sequence[str] = (), *, name: str = ""
 ) -> InspectedModel:
     """Prepare a run for inspection; without texts, use its corpus or its samples."""
-    return _make_subject(model, [Example(text=text) for text in texts], name=name)
+    return _inspected_model(model, [Example(text=text) for text in texts], name=name)
 
 
-def _make_subject(model: TrainedModel, examples: Sequence[Example], *, name: str) -> InspectedModel:
+def _inspected_model(
+    model: TrainedModel, examples: Sequence[Example], *, name: str
+) -> InspectedModel:
     corpus = training_corpus(model)
-    pool, remark = _pool(model, corpus)
-    unmet = _meet_tokenizer(model)
-    given = [_sentence(model, example) for example in examples]
-    for each in given:
-        model.system.check_length(len(each.ids))
-    chosen = given or choose_sentences(pool)
+    pool, note = _pool(model, corpus)
+    tokenizer_note = _setup_tokenizer(model)
+    sentences = [_sentence(model, example) for example in examples]
+    for sentence in sentences:
+        model.system.check_length(len(sentence.ids))
+    chosen = sentences or choose_sentences(pool)
     if not chosen:
         raise UserError(
             f"the training corpus of {model.path} is missing, and the model generates no text "
@@ -163,15 +165,15 @@ def _make_subject(model: TrainedModel, examples: Sequence[Example], *, name: str
         name=name or model.name,
         model=model,
         sentences=tuple(chosen),
-        sample=tuple(each for each in pool if each not in chosen)[:SAMPLE_SIZE],
+        sample=tuple(sentence for sentence in pool if sentence not in chosen)[:SAMPLE_SIZE],
         counts=_counts(model, corpus),
         metrics=tuple(read_metrics(RunFolder(model.path).metrics)),
-        note=" ".join(filter(None, ("" if given else remark, unmet))),
+        note=" ".join(filter(None, ("" if sentences else note, tokenizer_note))),
     )
 
 
-def _meet_tokenizer(model: TrainedModel) -> str:
-    """Set up whole-word views from the tokeniser; a remark if it fails.
+def _setup_tokenizer(model: TrainedModel) -> str:
+    """Set up whole-word views from the tokenizer; a remark if it fails.
 
     Not done on loading: reading a lexicon takes seconds, and scoring needs none.
     """
@@ -187,9 +189,9 @@ def training_corpus(model: TrainedModel) -> Corpus | None:
     trained_on = model.config["corpus"]
     if not trained_on["spec"]:
         return None
-    how = trained_on.get("errors", "strict")
+    errors = trained_on.get("errors", "strict")
     try:
-        corpus = open_corpus(trained_on["spec"], errors=how, seed=trained_on["seed"])
+        corpus = open_corpus(trained_on["spec"], errors=errors, seed=trained_on["seed"])
         return corpus if corpus.fingerprint() == trained_on["fingerprint"] else None
     except UserError:
         return None
@@ -202,20 +204,20 @@ def tokenize_sentence(
     _, tail = special_tokens_around(model.tokenizer.vocabulary, model.layout)
     ids = [model.system.vocabulary.bos, *model.tokenizer.encode(text), *tail]
     ids = ids[: model.layout.cut]
-    given = (
+    condition_ids = (
         ()
         if condition is None
         else encode_with_special_tokens(model.effective_source_tokenizer, condition)
     )
     tokens = tuple(map(model.tokenizer.token, ids))
     return TokenizedSentence(
-        text=text, ids=tuple(ids), tokens=tokens, condition=condition, given=given
+        text=text, ids=tuple(ids), tokens=tokens, condition=condition, given=condition_ids
     )
 
 
 def _sentence(model: TrainedModel, example: Example) -> TokenizedSentence:
-    given = example.condition if model.card.conditional else None
-    return tokenize_sentence(model, example.text, given)
+    condition = example.condition if model.card.conditional else None
+    return tokenize_sentence(model, example.text, condition)
 
 
 def _example(sentence: TokenizedSentence) -> Example:
@@ -233,7 +235,7 @@ def fits_window(model: TrainedModel, sentence: TokenizedSentence) -> bool:
 
 def choose_sentences(pool: Sequence[TokenizedSentence]) -> list[TokenizedSentence]:
     """The first few of medium length; else the first few."""
-    fitting = [each for each in pool if MIN_SENTENCE_TOKENS <= len(each.ids) <= MAX_SENTENCE_TOKENS]
+    fitting = [s for s in pool if MIN_SENTENCE_TOKENS <= len(s.ids) <= MAX_SENTENCE_TOKENS]
     return list((fitting or list(pool))[:DEFAULT_SENTENCES])
 
 
@@ -253,22 +255,22 @@ def batches_by_length(system: System, sentences: Sequence[TokenizedSentence]) ->
 def collate_sentences(system: System, sentences: Sequence[TokenizedSentence]) -> Batch:
     """Sentences as one batch, right-padded, with their conditions if all have one."""
     pad, condition = system.vocabulary.pad, None
-    if all(each.given for each in sentences):
-        condition = Batch.collate([each.given for each in sentences], pad=pad)
-    return Batch.collate([each.ids for each in sentences], pad=pad, condition=condition)
+    if all(s.given for s in sentences):
+        condition = Batch.collate([s.given for s in sentences], pad=pad)
+    return Batch.collate([s.ids for s in sentences], pad=pad, condition=condition)
 
 
 def _pool(model: TrainedModel, corpus: Corpus | None) -> tuple[list[TokenizedSentence], str]:
     """The run's own sentences that it can encode, and a remark on their origin."""
-    drawn, remark = _own_texts(model, corpus)
-    found = [_sentence(model, each) for each in dict.fromkeys(drawn) if each.text.strip()]
-    longest = _longest_read(model, [each for each in found if fits_window(model, each)])
-    return [each for each in found if len(each.ids) <= longest and fits_window(model, each)], remark
+    texts, note = _run_texts(model, corpus)
+    sentences = [_sentence(model, s) for s in dict.fromkeys(texts) if s.text.strip()]
+    max_length = _max_scorable_length(model, [s for s in sentences if fits_window(model, s)])
+    return [s for s in sentences if len(s.ids) <= max_length and fits_window(model, s)], note
 
 
-def _longest_read(model: TrainedModel, sentences: Sequence[TokenizedSentence]) -> int:
+def _max_scorable_length(model: TrainedModel, sentences: Sequence[TokenizedSentence]) -> int:
     """Length of the longest sentence that the system accepts: some refuse only when scoring."""
-    by_length = {len(each.ids): each for each in sentences}
+    by_length = {len(s.ids): s for s in sentences}
     for length in sorted(by_length, reverse=True):
         try:
             with evaluation_mode(model.system):
@@ -282,19 +284,17 @@ def _longest_read(model: TrainedModel, sentences: Sequence[TokenizedSentence]) -
     return 0
 
 
-def _own_texts(model: TrainedModel, corpus: Corpus | None) -> tuple[list[Example], str]:
+def _run_texts(model: TrainedModel, corpus: Corpus | None) -> tuple[list[Example], str]:
     if corpus is not None and (corpus.layout.kind != "pairs" or model.card.conditional):
         return list(corpus.split("validation").first(4 * SAMPLE_SIZE)), ""
     if not isinstance(model.system, (Step, Sample)):
         return [], ""
     generator = torch.Generator().manual_seed(0)
-    written = sample_sequences(
+    samples = sample_sequences(
         model.system, SAMPLE_SIZE, max_length=MAX_SENTENCE_TOKENS, generator=generator
     )
-    remark = (
-        "The training corpus of the run is missing, so these are texts that it generated itself."
-    )
-    return [Example(text=model.tokenizer.decode(each.tokens)) for each in written], remark
+    note = "The training corpus of the run is missing, so these are texts that it generated itself."
+    return [Example(text=model.tokenizer.decode(sample.tokens)) for sample in samples], note
 
 
 def _counts(model: TrainedModel, corpus: Corpus | None) -> Counter[int]:

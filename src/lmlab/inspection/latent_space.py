@@ -52,7 +52,7 @@ class Reconstructor(Protocol):
 
 
 @runtime_checkable
-class LatentDecoder(Protocol):
+class DecodesLatents(Protocol):
     """Encodes sentences as latents and decodes latents to sentences."""
 
     def encode(self, batch: Batch) -> Tensor: ...
@@ -66,16 +66,12 @@ Line = list[tuple[float, float]]
 
 def latent_noise_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
     """Reconstruction loss against noise, all runs in one figure; none without a reconstructor."""
-    able = [each for each in subjects if isinstance(each.system, Reconstructor)]
+    able = [s for s in subjects if isinstance(s.system, Reconstructor)]
     if not able:
         return []
-    latent = {
-        each.name: reconstruction_loss_by_noise(each, "latent_noise", LATENT_NOISES)
-        for each in able
-    }
+    latent = {s.name: reconstruction_loss_by_noise(s, "latent_noise", LATENT_NOISES) for s in able}
     tokens = {
-        each.name: reconstruction_loss_by_noise(each, "token_noise", TOKEN_DROPOUT_RATES)
-        for each in able
+        s.name: reconstruction_loss_by_noise(s, "token_noise", TOKEN_DROPOUT_RATES) for s in able
     }
     return [
         FigureSpec(
@@ -96,7 +92,7 @@ def reconstruction_loss_by_noise(
 
     The same noise sample is scaled, so that the curve is smooth.
     """
-    system, line = subject.system, []
+    system, curve = subject.system, []
     assert isinstance(system, Reconstructor)
     batches = batches_by_length(system, (*subject.sentences, *subject.sample))
     device = device_of(system)
@@ -105,11 +101,13 @@ def reconstruction_loss_by_noise(
             generator = torch.Generator(device=device).manual_seed(0)
             total, count = 0.0, 0
             for batch in batches:
-                found = system.reconstruct(batch.to(device), generator=generator, **{noise: amount})
-                total -= float(found.per_token.double().sum())
+                output = system.reconstruct(
+                    batch.to(device), generator=generator, **{noise: amount}
+                )
+                total -= float(output.per_token.double().sum())
                 count += batch.count
-            line.append((amount, total / max(count, 1)))
-    return line
+            curve.append((amount, total / max(count, 1)))
+    return curve
 
 
 def draw_noise_robustness(
@@ -117,32 +115,32 @@ def draw_noise_robustness(
 ) -> None:
     """Two panels on one scale, a line per run."""
     figure.subplots_adjust(wspace=0.12, left=0, right=1, bottom=0, top=1)
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, lines, name in (
-        (left, latent, "latent noise, relative to the latent's norm"),
-        (right, tokens, "share of words erased"),
+    latent_axes, token_axes = figure.subplots(1, 2, sharey=True)
+    for axes, curves, name in (
+        (latent_axes, latent, "latent noise, relative to the latent's norm"),
+        (token_axes, tokens, "share of words erased"),
     ):
-        for look, (run, line) in enumerate(lines.items()):
+        for i, (run, curve) in enumerate(curves.items()):
             label = printable_name(run)
             axes.plot(
-                *zip(*line, strict=True), marker="o", markersize=4, label=label, **line_style(look)
+                *zip(*curve, strict=True), marker="o", markersize=4, label=label, **line_style(i)
             )
         axes.set_xlabel(name)
         axes.set_ylim(bottom=0)
-    left.set_title("reconstruction under noise", loc="left", fontsize=11)
-    left.set_ylabel("nats per token")
+    latent_axes.set_title("reconstruction under noise", loc="left", fontsize=11)
+    latent_axes.set_ylabel("nats per token")
     if len(latent) > 1:
-        add_legend(right)
+        add_legend(token_axes)
 
 
 def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
     """Decoded texts between the latents of the first two sentences."""
-    if not isinstance(subject.system, LatentDecoder) or len(subject.sentences) < 2:
+    if not isinstance(subject.system, DecodesLatents) or len(subject.sentences) < 2:
         return []
     rows = interpolate_latents(subject)
-    lines = tuple((f"{share:.3g}", _cut(text)) for share, text in rows)
+    table_rows = tuple((f"{share:.3g}", _cut(text)) for share, text in rows)
     listing = TextTable(
-        header=("interpolation", "written"), rows=lines, column_positions=(0.0, 0.95)
+        header=("interpolation", "decoded"), rows=table_rows, column_positions=(0.0, 0.95)
     )
     title = "between two sentences"
     return [
@@ -155,7 +153,7 @@ def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
             height=listing.height,
             text=f"{subject.sentences[0].text} → {subject.sentences[1].text}",
             table=FigureTable(
-                header=("interpolation", "written"),
+                header=("interpolation", "decoded"),
                 rows=tuple(
                     (TableCell(f"{share:.3g}", share), TableCell(text)) for share, text in rows
                 ),
@@ -169,18 +167,18 @@ def interpolate_latents(
 ) -> list[tuple[float, str]]:
     """Interpolation weights between the first two sentences' latents, and the decoded texts."""
     system = subject.system
-    assert isinstance(system, LatentDecoder)
+    assert isinstance(system, DecodesLatents)
     device = device_of(system)
     with evaluation_mode(system):
         ends = [
-            system.encode(collate_sentences(subject.system, [each]).to(device))[0]
-            for each in subject.sentences[:2]
+            system.encode(collate_sentences(subject.system, [sentence]).to(device))[0]
+            for sentence in subject.sentences[:2]
         ]
         shares = torch.linspace(0, 1, steps, device=device)
         latents = torch.lerp(ends[0], ends[1], shares[:, None])
-        written = system.decode(latents, max_length=60)
+        decoded = system.decode(latents, max_length=60)
     decode = subject.model.tokenizer.decode
-    return [(float(share), decode(ids)) for share, ids in zip(shares, written, strict=True)]
+    return [(float(share), decode(ids)) for share, ids in zip(shares, decoded, strict=True)]
 
 
 def _cut(text: str) -> str:

@@ -9,21 +9,19 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
-from lmlab.core.errors import UserError
 from lmlab.plotting.figure import (
     FOREGROUND_COLOUR,
     FigureSpec,
     abbreviate_count,
     add_legend,
+    check_figure_path,
     colour,
     line_style,
     render_figure,
-    standalone_svg,
+    write_figure,
 )
 from lmlab.sampling.mcmc.diagnostics import McmcResult
 
-FORMS = (".svg", ".png")
 MAX_LINES = 12
 """Most chains shown."""
 CAPTION = (
@@ -31,17 +29,6 @@ CAPTION = (
     "cover the same range. Bottom left: autocorrelation of the energy; right: the acceptance "
     "rate of proposals, and the rate of steps that changed the text."
 )
-
-
-def check_form(path: Path) -> None:
-    """Reject a file extension other than .svg and .png before any chain runs."""
-    if path.suffix.lower() not in FORMS:
-        raise UserError(
-            f"the figure file must end in {' or '.join(FORMS)}, got {path.name}; the suffix "
-            "selects the format."
-        )
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give the name of a file to write.")
 
 
 def mcmc_trace_figure(chains: McmcResult) -> FigureSpec:
@@ -57,29 +44,23 @@ def mcmc_trace_figure(chains: McmcResult) -> FigureSpec:
 
 def write_mcmc_traces(chains: McmcResult, path: Path) -> None:
     """Write the figure as .svg or .png."""
-    check_form(path)
-    drawn = render_figure(mcmc_trace_figure(chains))
-    with telling_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".svg":
-        write_text(path, standalone_svg(drawn.svg))
-    else:
-        write_bytes(path, drawn.png)
+    check_figure_path(path)
+    write_figure(path, render_figure(mcmc_trace_figure(chains)))
 
 
 def _draw(figure: Figure, chains: McmcResult) -> None:
     grid = figure.add_gridspec(2, 2, hspace=0.55, wspace=0.35, height_ratios=(1.2, 1))
     _draw_energies(figure.add_subplot(grid[0, :]), chains)
-    _draw_memory(figure.add_subplot(grid[1, 0]), chains)
-    _draw_decisions(figure.add_subplot(grid[1, 1]), chains)
+    _draw_autocorrelation(figure.add_subplot(grid[1, 0]), chains)
+    _draw_acceptance(figure.add_subplot(grid[1, 1]), chains)
 
 
 def _draw_energies(axes: Axes, chains: McmcResult) -> None:
     every = chains.trace.every
-    for look, energies in enumerate(chains.trace.energies[:MAX_LINES]):
+    for index, energies in enumerate(chains.trace.energies[:MAX_LINES]):
         finite = [value if math.isfinite(value) else math.nan for value in energies]
-        steps = [every * reading for reading in range(len(finite))]
-        axes.plot(steps, finite, linewidth=0.9, alpha=0.8, **line_style(look))
+        steps = [every * record for record in range(len(finite))]
+        axes.plot(steps, finite, linewidth=0.9, alpha=0.8, **line_style(index))
     axes.axvspan(
         0,
         min(chains.burn_in, max(chains.steps, 1)),
@@ -98,40 +79,40 @@ def _draw_energies(axes: Axes, chains: McmcResult) -> None:
             alpha=0.7,
         )
     axes.set_ylabel(f"energy ({chains.energy}), nats", color=FOREGROUND_COLOUR)
-    _steps_below(axes)
-    found = chains.diagnostics
-    said = (
-        f"R-hat {_number(found.r_hat)},  effective sample size "
-        f"{_number(found.effective_sample_size, 0)}"
+    _label_steps(axes)
+    diagnostics = chains.diagnostics
+    summary = (
+        f"R-hat {_number(diagnostics.r_hat)},  effective sample size "
+        f"{_number(diagnostics.effective_sample_size, 0)}"
     )
     axes.set_title(
-        f"{said} of {found.recorded:,}", fontsize=10, color=FOREGROUND_COLOUR, loc="left"
+        f"{summary} of {diagnostics.recorded:,}", fontsize=10, color=FOREGROUND_COLOUR, loc="left"
     )
 
 
-def _draw_memory(axes: Axes, chains: McmcResult) -> None:
-    found = chains.diagnostics.autocorrelation
-    lags = [chains.trace.every * lag for lag in range(len(found))]
-    axes.vlines(lags, 0, found, color=colour(0), linewidth=1.6)
+def _draw_autocorrelation(axes: Axes, chains: McmcResult) -> None:
+    autocorrelation = chains.diagnostics.autocorrelation
+    lags = [chains.trace.every * lag for lag in range(len(autocorrelation))]
+    axes.vlines(lags, 0, autocorrelation, color=colour(0), linewidth=1.6)
     axes.axhline(0, color=FOREGROUND_COLOUR, linewidth=0.8)
-    axes.set_ylim(min(-0.1, *found, 0.0), 1.05)
+    axes.set_ylim(min(-0.1, *autocorrelation, 0.0), 1.05)
     axes.set_xlabel("steps apart", color=FOREGROUND_COLOUR)
     axes.set_ylabel("autocorrelation", color=FOREGROUND_COLOUR)
 
 
-def _draw_decisions(axes: Axes, chains: McmcResult) -> None:
+def _draw_acceptance(axes: Axes, chains: McmcResult) -> None:
     trace = chains.trace
-    lines: Sequence[tuple[str, Sequence[float]]] = (
+    curves: Sequence[tuple[str, Sequence[float]]] = (
         ("accepted", trace.accepted),
         ("changed", trace.changed),
     )
-    for look, (name, shares) in enumerate(lines):
+    for index, (name, shares) in enumerate(curves):
         steps, means = _in_windows(shares, trace.every)
-        axes.plot(steps, means, linewidth=1.4, label=name, color=colour(look))
+        axes.plot(steps, means, linewidth=1.4, label=name, color=colour(index))
     axes.set_ylim(0, 1.05)
     axes.set_xlim(0, max(chains.steps, 1))
     axes.set_ylabel("share of steps", color=FOREGROUND_COLOUR)
-    _steps_below(axes)
+    _label_steps(axes)
     add_legend(axes)
 
 
@@ -143,7 +124,7 @@ def _in_windows(shares: Sequence[float], every: int) -> tuple[list[float], list[
     return [float(end) for end in ends], [sum(group) / len(group) for group in groups]
 
 
-def _steps_below(axes: Axes) -> None:
+def _label_steps(axes: Axes) -> None:
     axes.set_xlabel("step", color=FOREGROUND_COLOUR)
     axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
 

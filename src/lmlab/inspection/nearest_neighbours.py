@@ -56,43 +56,43 @@ def nearest_neighbour_figures(
     tables = token_vectors(subject.system)
     if not chosen or not tables:
         return []
-    pictures = []
+    figures = []
     for name, vectors in tables.items():
-        found = nearest_by_cosine(vectors, chosen, _candidates(subject))
+        neighbours = nearest_by_cosine(vectors, chosen, _candidates(subject))
         part = embedding_name(name)
         title = f"nearest neighbours, {part}"
         file = "neighbours" if len(tables) == 1 else f"neighbours-{safe_file_name(part)}"
-        pictures.append(_picture(subject, found, vectors, name=file, title=title))
-    return pictures
+        figures.append(_figure(subject, neighbours, vectors, name=file, title=title))
+    return figures
 
 
 def check_known_words(subjects: Sequence[InspectedModel], words: Sequence[str]) -> None:
     """Raise a UserError for words that no run has a vector for, before plotting."""
-    able = [subject for subject in subjects if token_vectors(subject.system)]
-    if words and not able:
+    embedded = [subject for subject in subjects if token_vectors(subject.system)]
+    if words and not embedded:
         raise UserError(
             "nearest neighbours need a system with a vector per word, which none of these "
             "has; remove --words."
         )
-    for subject in able:
+    for subject in embedded:
         word_ids(subject, words)
 
 
 def word_ids(subject: InspectedModel, words: Sequence[str]) -> list[int]:
     """The ids of words; an unknown word is an error that suggests similar ones."""
-    tokenizer, found = subject.model.tokenizer, []
+    tokenizer, ids = subject.model.tokenizer, []
     for word in words:
         id = tokenizer.id(word)
         pieces = tokenizer.encode(word)
         if id is None and len(pieces) == 1 and pieces[0] != tokenizer.vocabulary.unknown:
             id = pieces[0]
         if id is None:
-            known = [tokenizer.token(each) for each in range(tokenizer.vocabulary.size)]
-            close = nearest_names(word, known)
+            tokens = [tokenizer.token(token_id) for token_id in range(tokenizer.vocabulary.size)]
+            close = nearest_names(word, tokens)
             guess = f"did you mean {' or '.join(map(repr, close))}?" if close else "choose another."
             raise UserError(f"the run {subject.name} has no word {word!r} of one token; {guess}")
-        found.append(id)
-    return list(dict.fromkeys(found))
+        ids.append(id)
+    return list(dict.fromkeys(ids))
 
 
 def frequent_words(subject: InspectedModel, count: int = DEFAULT_WORD_COUNT) -> list[int]:
@@ -101,11 +101,11 @@ def frequent_words(subject: InspectedModel, count: int = DEFAULT_WORD_COUNT) -> 
     Without the corpus, words of the sentences shown.
     """
     vocabulary = subject.system.vocabulary
-    symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
-    ids = [token for token, _ in subject.counts.most_common() if token not in symbols]
+    special_tokens = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
+    ids = [token for token, _ in subject.counts.most_common() if token not in special_tokens]
     if not ids:
-        shown = [token for sentence in subject.sentences for token in sentence.ids]
-        ids = [token for token in dict.fromkeys(shown) if token not in symbols]
+        sentence_tokens = [token for sentence in subject.sentences for token in sentence.ids]
+        ids = [token for token in dict.fromkeys(sentence_tokens) if token not in special_tokens]
     words = [token for token in ids if any(map(str.isalpha, subject.token(token)))] or ids
     ranks = np.unique(np.geomspace(1, min(len(words), 200), count).round().astype(int)) - 1
     return [words[rank] for rank in ranks] if words else []
@@ -115,8 +115,8 @@ def _candidates(subject: InspectedModel) -> list[int]:
     """Candidate neighbours: words of some frequency, or all if nothing was counted."""
     vocabulary = subject.system.vocabulary
     predictable = [id for id in range(vocabulary.size) if id not in vocabulary.unpredictable]
-    seen = [id for id in predictable if subject.counts[id] >= MIN_OCCURRENCES]
-    return seen if len(seen) > LISTED_NEIGHBOURS else predictable
+    frequent = [id for id in predictable if subject.counts[id] >= MIN_OCCURRENCES]
+    return frequent if len(frequent) > LISTED_NEIGHBOURS else predictable
 
 
 @torch.no_grad()
@@ -126,19 +126,19 @@ def nearest_by_cosine(
     """The candidates nearest to each word by cosine of rows of (V, W), itself excluded."""
     directions = scale_to_radius(vectors.detach().float().cpu())
     pool = torch.tensor(list(candidates))
-    found = []
+    neighbours = []
     for word in words:
         cosines = directions[pool] @ directions[word]
         cosines[pool == word] = -torch.inf
         best = torch.topk(cosines, min(LISTED_NEIGHBOURS, int(torch.isfinite(cosines).sum())))
-        found.append(
+        neighbours.append(
             NearestNeighbours(
                 word=word,
                 nearest=tuple(pool[best.indices].tolist()),
                 cosines=tuple(best.values.tolist()),
             )
         )
-    return found
+    return neighbours
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,13 +156,13 @@ class Projection:
 
 
 def project_embeddings(
-    vectors: torch.Tensor, found: Sequence[NearestNeighbours], names: Sequence[str]
+    vectors: torch.Tensor, neighbours: Sequence[NearestNeighbours], names: Sequence[str]
 ) -> Projection:
     """PCA to two dimensions of the unit vectors of the words and their neighbours."""
-    words = [each.word for each in found]
-    near = [id for each in found for id in each.nearest[:LINKED_NEIGHBOURS]]
-    ids = list(dict.fromkeys([*words, *near]))
-    place = {id: at for at, id in enumerate(ids)}
+    words = [entry.word for entry in neighbours]
+    neighbour_ids = [id for entry in neighbours for id in entry.nearest[:LINKED_NEIGHBOURS]]
+    ids = list(dict.fromkeys([*words, *neighbour_ids]))
+    index = {id: at for at, id in enumerate(ids)}
     directions = scale_to_radius(vectors.detach().double().cpu()).numpy()[ids]
     centred = directions - directions.mean(0)
     _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
@@ -176,7 +176,7 @@ def project_embeddings(
         labels=tuple(names[id] for id in ids),
         given=len(words),
         links=tuple(
-            (place[e.word], place[id]) for e in found for id in e.nearest[:LINKED_NEIGHBOURS]
+            (index[e.word], index[id]) for e in neighbours for id in e.nearest[:LINKED_NEIGHBOURS]
         ),
         explained_variance=float(sizes[:2].sum() / max(sizes.sum(), 1e-30)),
     )
@@ -186,12 +186,12 @@ def draw_projection(figure: Figure, plane: Projection, *, title: str) -> None:
     """Words with lines to their neighbours; labels do not overlap."""
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_title(title, loc="left", fontsize=11)
-    for one, other in plane.links:
-        pair = plane.points[[one, other]]
+    for first_index, second_index in plane.links:
+        pair = plane.points[[first_index, second_index]]
         axes.plot(*pair.T, color=FOREGROUND_COLOUR, linewidth=0.6, alpha=0.25, zorder=1)
-    first, rest = plane.points[: plane.given], plane.points[plane.given :]
-    axes.scatter(rest[:, 0], rest[:, 1], s=14, color=COLOURS[1], zorder=2)
-    axes.scatter(first[:, 0], first[:, 1], s=26, color=COLOURS[0], zorder=3)
+    queries, others = plane.points[: plane.given], plane.points[plane.given :]
+    axes.scatter(others[:, 0], others[:, 1], s=14, color=COLOURS[1], zorder=2)
+    axes.scatter(queries[:, 0], queries[:, 1], s=26, color=COLOURS[0], zorder=3)
     axes.margins(0.08)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -201,22 +201,27 @@ def draw_projection(figure: Figure, plane: Projection, *, title: str) -> None:
     place_labels(axes, plane.points, labels, strong=plane.given)
 
 
-def _picture(
+def _figure(
     subject: InspectedModel,
-    found: Sequence[NearestNeighbours],
+    neighbours: Sequence[NearestNeighbours],
     vectors: torch.Tensor,
     *,
     name: str,
     title: str,
 ) -> FigureSpec:
     names = [subject.token(id) for id in range(subject.system.vocabulary.size)]
-    plane = project_embeddings(vectors, found, names)
+    plane = project_embeddings(vectors, neighbours, names)
     rows = tuple(
         (
-            TableCell(names[each.word]),
-            TableCell(" · ".join(f"{names[id]} {c:.2f}" for id, c in _pairs(each))),
+            TableCell(names[entry.word]),
+            TableCell(
+                " · ".join(
+                    f"{names[id]} {c:.2f}"
+                    for id, c in zip(entry.nearest, entry.cosines, strict=True)
+                )
+            ),
         )
-        for each in found
+        for entry in neighbours
     )
     return FigureSpec(
         name=name,
@@ -227,7 +232,3 @@ def _picture(
         height=5.2,
         table=FigureTable(header=("word", "nearest by cosine"), rows=rows),
     )
-
-
-def _pairs(each: NearestNeighbours) -> list[tuple[int, float]]:
-    return list(zip(each.nearest, each.cosines, strict=True))

@@ -1,4 +1,4 @@
-"""Parse trees: the most probable tree of a sentence (Viterbi), for systems with a grammar."""
+"""Parse tree figures: the most probable tree of a sentence (Viterbi), for models with a grammar."""
 
 from __future__ import annotations
 
@@ -58,22 +58,22 @@ class Parser(Protocol):
 
 def parse_tree_figures(subject: InspectedModel) -> list[FigureSpec]:
     """The most probable tree of each sentence; none if the system has no trees."""
-    system, pictures = subject.system, []
+    system, figures = subject.system, []
     if not isinstance(system, Parser):
         return []
     count = len(subject.sentences)
-    for place, sentence in enumerate(subject.sentences):
+    for index, sentence in enumerate(subject.sentences):
         batch = collate_sentences(subject.system, [sentence]).to(device_of(system))
         with evaluation_mode(system):
             [tree] = system.best_tree(batch)
         if tree is not None and tree.last <= MAX_WORDS:
             node = to_tree_node(tree, sentence.tokens[1:])
-            pictures.append(
+            figures.append(
                 parse_tree_figure(
-                    node, name=numbered_name("tree", place, count), text=sentence.text
+                    node, name=numbered_name("tree", index, count), text=sentence.text
                 )
             )
-    return pictures
+    return figures
 
 
 def to_tree_node(tree: ParseTree, words: Sequence[str]) -> TreeNode:
@@ -112,22 +112,22 @@ def _draw_node(axes: Axes, node: TreeNode, *, first: int) -> float:
     if not node.children:
         slanted = {"rotation": 50, "ha": "right", "va": "top", "rotation_mode": "anchor"}
         flat = {"ha": "center", "va": "top"}
-        look = flat if len(node.label) <= 2 else slanted
-        axes.text(first, -0.12, shorten_label(node.label), fontsize=9, **look)
+        style = flat if len(node.label) <= 2 else slanted
+        axes.text(first, -0.12, shorten_label(node.label), fontsize=9, **style)
         return float(first)
-    places, at = [], first
+    xs, leaf = [], first
     for child in node.children:
-        places.append(_draw_node(axes, child, first=at))
-        at += len(child.leaves)
-    middle = (places[0] + places[-1]) / 2
-    for child, place in zip(node.children, places, strict=True):
+        xs.append(_draw_node(axes, child, first=leaf))
+        leaf += len(child.leaves)
+    centre = (xs[0] + xs[-1]) / 2
+    for child, x in zip(node.children, xs, strict=True):
         # Right-angled edges: slanted ones would cross the labels between.
         bottom = child.height if child.children else -0.05
-        path = ((middle, place, place), (node.height, node.height, bottom))
+        path = ((centre, x, x), (node.height, node.height, bottom))
         axes.plot(*path, color=FOREGROUND_COLOUR, linewidth=0.8, zorder=1)
     axes.annotate(
         node.label,
-        (middle, node.height),
+        (centre, node.height),
         ha="center",
         va="center",
         fontsize=8,
@@ -135,4 +135,4 @@ def _draw_node(axes: Axes, node: TreeNode, *, first: int) -> float:
         zorder=3,
         bbox={"boxstyle": "round,pad=0.18", "facecolor": COLOURS[0], "edgecolor": "none"},
     )
-    return middle
+    return centre

@@ -1,4 +1,4 @@
-"""Seriation: order states and units so that similar ones are adjacent."""
+"""Seriation (matrix reordering): by size, centroid, principal component, spectral order."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def order_by_principal_component(values: Values) -> Indices:
     """Rows by their first principal component."""
     rows = np.nan_to_num(values)
     centred = rows - rows.mean(0)
-    left, _, _ = np.linalg.svd(centred, full_matrices=False)
-    return np.argsort(_signed(left[:, 0]), kind="stable")
+    left_vectors, _, _ = np.linalg.svd(centred, full_matrices=False)
+    return np.argsort(_signed(left_vectors[:, 0]), kind="stable")
 
 
 def order_by_transitions(transitions: Values) -> Indices:

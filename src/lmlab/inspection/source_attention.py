@@ -40,94 +40,94 @@ class SourceAttention:
     source: tuple[str, ...]
 
 
-def measure_source_attention(model: TrainedModel, source: str, written: str) -> SourceAttention:
-    """Attention weights of a translator over its source, by teacher forcing on `written`."""
-    system, reads = model.system, model.effective_source_tokenizer
-    given, ids = (
-        encode_with_special_tokens(reads, source),
-        encode_with_special_tokens(model.tokenizer, written),
+def measure_source_attention(model: TrainedModel, source: str, translation: str) -> SourceAttention:
+    """Attention weights of a translator over its source, by teacher forcing on `translation`."""
+    system, encoder_tokenizer = model.system, model.effective_source_tokenizer
+    source_ids, target_ids = (
+        encode_with_special_tokens(encoder_tokenizer, source),
+        encode_with_special_tokens(model.tokenizer, translation),
     )
-    condition = Batch.collate([given], system.vocabulary.pad)
-    batch = Batch.collate([ids], system.vocabulary.pad, condition=condition)
+    condition = Batch.collate([source_ids], system.vocabulary.pad)
+    batch = Batch.collate([target_ids], system.vocabulary.pad, condition=condition)
     with evaluation_mode(system):
         captures = system.capture_internals(batch.to(device_of(system)))
-    found = _weights(captures)
-    if found is None:
+    weights = _weights(captures)
+    if weights is None:
         raise UserError(
             f"{model.card.name} has no attention over source positions, so there is nothing "
             "to plot; systems that have it: seq2seq-attention, transformer."
         )
     return SourceAttention(
-        weights=found,
-        target_tokens=tuple(map(model.tokenizer.token, ids[1:])),
-        source=tuple(map(reads.token, given)),
+        weights=weights,
+        target_tokens=tuple(map(model.tokenizer.token, target_ids[1:])),
+        source=tuple(map(encoder_tokenizer.token, source_ids)),
     )
 
 
-def write_source_attention(model: TrainedModel, source: str, written: str, path: Path) -> None:
+def write_source_attention(model: TrainedModel, source: str, translation: str, path: Path) -> None:
     """Write the attention figure of a translation as SVG."""
-    looked = measure_source_attention(model, source, written)
-    drawn = render_figure(source_attention_figure(looked, name=path.stem))
+    attention = measure_source_attention(model, source, translation)
+    rendered = render_figure(source_attention_figure(attention, name=path.stem))
     with telling_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, standalone_svg(drawn.svg))
+    write_text(path, standalone_svg(rendered.svg))
 
 
 def with_source_attention_figures(
-    model: TrainedModel, found: Iterator[Translation], folder: Path
+    model: TrainedModel, translations: Iterator[Translation], folder: Path
 ) -> Iterator[Translation]:
     """Pass translations on, plotting the best of each into a folder under its number.
 
     A system without source attention, or a folder that is not writable, raises before the first.
     """
     measure_source_attention(model, "", "")
-    return _drawn(model, found, folder, lock_output(folder))
+    return _plot_translations(model, translations, folder, lock_output(folder))
 
 
-def _drawn(
-    model: TrainedModel, found: Iterator[Translation], folder: Path, lock: FolderLock
+def _plot_translations(
+    model: TrainedModel, translations: Iterator[Translation], folder: Path, lock: FolderLock
 ) -> Iterator[Translation]:
     with lock:
-        for number, each in enumerate(found, 1):
-            if each.candidates:
-                write_source_attention(model, each.source, each.text, folder / f"{number}.svg")
-            yield each
+        for number, result in enumerate(translations, 1):
+            if result.candidates:
+                write_source_attention(model, result.source, result.text, folder / f"{number}.svg")
+            yield result
 
 
-def source_attention_figure(looked: SourceAttention, *, name: str) -> FigureSpec:
+def source_attention_figure(result: SourceAttention, *, name: str) -> FigureSpec:
     grid = HeatMap(
-        values=looked.weights[:MAX_TOKENS, :MAX_TOKENS],
-        rows=HeatMapAxis(name="written", labels=looked.target_tokens[:MAX_TOKENS]),
-        columns=HeatMapAxis(name="source", labels=looked.source[:MAX_TOKENS]),
+        values=result.weights[:MAX_TOKENS, :MAX_TOKENS],
+        rows=HeatMapAxis(name="generated", labels=result.target_tokens[:MAX_TOKENS]),
+        columns=HeatMapAxis(name="source", labels=result.source[:MAX_TOKENS]),
         bounds=UNIT_INTERVAL,
     )
     width, height = heat_maps_size([grid])
     return FigureSpec(
         name=name,
-        title="Where it looked",
+        title="Source attention",
         caption=CAPTION,
-        draw=partial(draw_heat_maps, grids=[grid], title=f"attention to the source{_cut(looked)}"),
+        draw=partial(draw_heat_maps, grids=[grid], title=f"attention to the source{_cut(result)}"),
         width=width,
         height=height,
     )
 
 
-def _cut(looked: SourceAttention) -> str:
+def _cut(attention: SourceAttention) -> str:
     """Remark on what part of a long text is shown."""
-    sizes = {"written": len(looked.target_tokens), "source": len(looked.source)}
+    sizes = {"generated": len(attention.target_tokens), "source": len(attention.source)}
     cut = [f"{MAX_TOKENS} of {size} {name}" for name, size in sizes.items() if size > MAX_TOKENS]
     return f", the first {' and '.join(cut)} tokens" if cut else ""
 
 
 def _weights(captures: dict[str, Capture]) -> Values | None:
     """(T, S) of the only attention, or of the last layer with source attention."""
-    looking = [
+    attention = [
         capture
         for name, capture in captures.items()
         if name == "attention" or name.endswith("source attention")
     ]
-    if not looking:
+    if not attention:
         return None
-    values = looking[-1].values[0]
-    values = values.mean(0) if "head" in looking[-1].axes else values
+    values = attention[-1].values[0]
+    values = values.mean(0) if "head" in attention[-1].axes else values
     return np.asarray(values.to(torch.float64).cpu(), dtype=np.float64)

@@ -20,6 +20,7 @@ from lmlab.core.view import NO_TARGET
 from lmlab.inspection.activations import token_names
 from lmlab.inspection.capture_axes import MAX_POSITIONS
 from lmlab.inspection.input_dependence import (
+    DEPENDENCE_KINDS,
     DEPENDENCE_LEGEND,
     InputDependence,
     measure_input_dependence,
@@ -30,6 +31,7 @@ from lmlab.plotting.charts import (
     CELL_INCHES,
     HeatMapAxis,
     Values,
+    hide_spines,
     label_columns,
     label_rows,
 )
@@ -59,7 +61,7 @@ MAX_DEPENDENCE_POSITIONS = 20
 TRIED_SEEDS = 20
 """Seeds tried until a view has a target."""
 EXTRA_TOKENS = 512
-"""Special tokens of the system beyond its tokeniser's."""
+"""Special tokens of the system beyond its tokenizer's."""
 MAX_REPLACEMENTS = 4
 """Replacement tokens tried at each position."""
 MAX_WIDTH_INCHES = 10.0
@@ -72,23 +74,21 @@ def surprisal_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
     None for unnormalised scores, as an energy is no −log p of a token, nor for texts scored as a
     whole.
     """
-    able = [
-        each
-        for each in subjects
-        if isinstance(each.system, LogProb) and each.model.card.kind != "unnormalised"
+    scorers = [
+        s for s in subjects if isinstance(s.system, LogProb) and s.model.card.kind != "unnormalised"
     ]
     groups: dict[tuple[tuple[str, ...], ...], list[InspectedModel]] = {}
-    for subject in able:
-        groups.setdefault(tuple(each.tokens for each in subject.sentences), []).append(subject)
+    for subject in scorers:
+        groups.setdefault(tuple(s.tokens for s in subject.sentences), []).append(subject)
     several = len(groups) > 1
-    pictures = []
+    figures = []
     for group in groups.values():
         suffix = f"-{group[0].name}" if several else ""
         count = len(group[0].sentences)
-        for place, sentence in enumerate(group[0].sentences):
-            name = numbered_name(f"surprisal{suffix}", place, count)
-            pictures += _surprisal(group, sentence, name=name)
-    return pictures
+        for index, sentence in enumerate(group[0].sentences):
+            name = numbered_name(f"surprisal{suffix}", index, count)
+            figures += _surprisal(group, sentence, name=name)
+    return figures
 
 
 def _surprisal(
@@ -96,12 +96,12 @@ def _surprisal(
 ) -> list[FigureSpec]:
     """The figure of a sentence, or none if no run scores its tokens."""
     measured = {subject.name: token_surprisal(subject, sentence) for subject in subjects}
-    found = {run: each for run, each in measured.items() if each is not None}
-    if not found:
+    scored = {run: result for run, result in measured.items() if result is not None}
+    if not scored:
         return []
     tokens = sentence.tokens[1:]
-    kinds = {kind for _, kind in found.values()}
-    remarks = [
+    kinds = {kind for _, kind in scored.values()}
+    notes = [
         SURPRISAL_CAPTION,
         *(
             f"The figures are {kind}: {KIND_DESCRIPTIONS[kind]}."
@@ -109,19 +109,19 @@ def _surprisal(
         ),
     ]
     if len(tokens) > MAX_POSITIONS:
-        remarks.append(f"Shown are the first {MAX_POSITIONS} of {len(tokens)} tokens.")
-    values = {run: each[:MAX_POSITIONS] for run, (each, _) in found.items()}
-    shown = tokens[:MAX_POSITIONS]
-    picture = FigureSpec(
+        notes.append(f"Shown are the first {MAX_POSITIONS} of {len(tokens)} tokens.")
+    values = {run: result[:MAX_POSITIONS] for run, (result, _) in scored.items()}
+    shown_tokens = tokens[:MAX_POSITIONS]
+    figure = FigureSpec(
         name=name,
         title="surprisal",
-        caption=join_remarks(remarks),
-        draw=partial(draw_surprisal, values=values, tokens=shown),
-        width=min(MAX_WIDTH_INCHES, max(2.5, 0.36 * len(shown))),
+        caption=join_remarks(notes),
+        draw=partial(draw_surprisal, values=values, tokens=shown_tokens),
+        width=min(MAX_WIDTH_INCHES, max(2.5, 0.36 * len(shown_tokens))),
         height=2.2,
         text=sentence.text,
     )
-    return [picture]
+    return [figure]
 
 
 def token_surprisal(
@@ -136,12 +136,12 @@ def token_surprisal(
     try:
         with evaluation_mode(system):
             generator = torch.Generator().manual_seed(0)
-            found = system.log_prob(collate_sentences(system, [sentence]), generator=generator)
+            scored = system.log_prob(collate_sentences(system, [sentence]), generator=generator)
     except UserError:
         return None
-    if found.whole_text_only:
+    if scored.whole_text_only:
         return None
-    return -found.per_token[0].double().cpu().numpy(), found.kind
+    return -scored.per_token[0].double().cpu().numpy(), scored.kind
 
 
 def draw_surprisal(
@@ -149,18 +149,18 @@ def draw_surprisal(
 ) -> None:
     """Bars for one run, a line per run for several; infinite values leave at the top."""
     axes = figure.add_axes((0, 0, 1, 1))
-    every = np.concatenate(list(values.values()))
-    top = float(every[np.isfinite(every)].max(initial=1.0))
-    places = np.arange(len(tokens)) + 0.5
-    for look, (run, each) in enumerate(values.items()):
-        heights = np.where(np.isfinite(each), each, 2 * top)
+    all_values = np.concatenate(list(values.values()))
+    top = float(all_values[np.isfinite(all_values)].max(initial=1.0))
+    x = np.arange(len(tokens)) + 0.5
+    for index, (run, surprisals) in enumerate(values.items()):
+        heights = np.where(np.isfinite(surprisals), surprisals, 2 * top)
         if len(values) == 1:
-            axes.bar(places, heights, width=0.7, color=COLOURS[0])
+            axes.bar(x, heights, width=0.7, color=COLOURS[0])
         else:
             label = printable_name(run)
-            axes.plot(places, heights, marker="o", markersize=4, label=label, **line_style(look))
+            axes.plot(x, heights, marker="o", markersize=4, label=label, **line_style(index))
     axes.set_xlim(0, max(len(tokens), 1))
-    axes.set_ylim(min(0.0, float(every.min(initial=0.0))), 1.08 * top)
+    axes.set_ylim(min(0.0, float(all_values.min(initial=0.0))), 1.08 * top)
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_ylabel("nats")
     label_columns(axes, HeatMapAxis(name="", labels=tuple(tokens)), len(tokens))
@@ -177,33 +177,33 @@ def input_dependence_figures(subject: InspectedModel) -> list[FigureSpec]:
         return []
     ids = sentence.ids[:MAX_DEPENDENCE_POSITIONS]
     with evaluation_mode(system):
-        seed = _asking_seed(system, ids)
+        seed = _first_seed_with_target(system, ids)
         if seed is None:
             return []
-        sight = measure_input_dependence(
+        dependence = measure_input_dependence(
             system,
             ids,
             _names(subject),
             generator=torch.Generator().manual_seed(seed),
-            others=_replacements(system),
+            replacements=_replacements(system),
         )
     cut = f"Shown are the first {len(ids)} of {len(sentence.ids)} tokens."
     return [
         FigureSpec(
             name="view",
-            title="who sees whom",
+            title="input dependence",
             caption=join_remarks(
                 (INPUT_DEPENDENCE_CAPTION, cut if len(ids) < len(sentence.ids) else "")
             ),
-            draw=partial(draw_input_dependence, sight=sight),
-            width=CELL_INCHES * len(sight.inputs),
-            height=CELL_INCHES * len(sight.targets),
+            draw=partial(draw_input_dependence, dependence=dependence),
+            width=CELL_INCHES * len(dependence.inputs),
+            height=CELL_INCHES * len(dependence.targets),
             text=sentence.text,
         )
     ]
 
 
-def _asking_seed(system: Assembly, ids: Sequence[int]) -> int | None:
+def _first_seed_with_target(system: Assembly, ids: Sequence[int]) -> int | None:
     """The first seed with a target among the tokens; None if targets are elsewhere."""
     batch = Batch.collate([ids], pad=system.vocabulary.pad)
     for seed in range(TRIED_SEEDS):
@@ -217,25 +217,17 @@ def _asking_seed(system: Assembly, ids: Sequence[int]) -> int | None:
 
 def _names(subject: InspectedModel) -> list[str]:
     """Names of all ids, including the system's own special tokens."""
-    known = token_names(subject)
-    beyond = max((known.vocabulary.size, *known.symbols), default=0) + EXTRA_TOKENS
-    return [known.name(id) for id in range(beyond)]
+    names = token_names(subject)
+    size = max((names.vocabulary.size, *names.symbols), default=0) + EXTRA_TOKENS
+    return [names.name(id) for id in range(size)]
 
 
 def _replacements(system: Assembly) -> list[int]:
     """A few replacement tokens, spread over the vocabulary."""
     vocabulary = system.vocabulary
-    able = [id for id in range(vocabulary.size) if id not in vocabulary.unpredictable]
-    step = max(1, len(able) // MAX_REPLACEMENTS)
-    return able[::step][:MAX_REPLACEMENTS]
-
-
-DEPENDENCE_KINDS = {
-    (True, True): "used",
-    (True, False): "unused",
-    (False, False): "hidden",
-    (False, True): "leak",
-}
+    predictable = [id for id in range(vocabulary.size) if id not in vocabulary.unpredictable]
+    step = max(1, len(predictable) // MAX_REPLACEMENTS)
+    return predictable[::step][:MAX_REPLACEMENTS]
 
 
 CELL_COLOURS = {
@@ -247,29 +239,29 @@ CELL_COLOURS = {
 """Fill and edge of a cell."""
 
 
-def draw_input_dependence(figure: Figure, sight: InputDependence) -> None:
+def draw_input_dependence(figure: Figure, dependence: InputDependence) -> None:
     """Cells: filled if allowed and used, outlined if only allowed, red for a leak."""
     axes = figure.add_axes((0, 0, 1, 1))
-    squares: dict[str, list[tuple[float, float]]] = {look: [] for look in DEPENDENCE_LEGEND}
-    for row, (allowed, used) in enumerate(zip(sight.allowed, sight.used, strict=True)):
+    squares: dict[str, list[tuple[float, float]]] = {kind: [] for kind in DEPENDENCE_LEGEND}
+    for row, (allowed, used) in enumerate(zip(dependence.allowed, dependence.used, strict=True)):
         for column, pair in enumerate(zip(allowed, used, strict=True)):
             squares[DEPENDENCE_KINDS[pair]].append((column + 0.5, row + 0.5))
     side = 0.78 * CELL_INCHES * 72
-    for look, places in squares.items():
-        if places:
-            inside, rim = CELL_COLOURS[look]
-            across, down = zip(*places, strict=True)
+    for kind, centres in squares.items():
+        if centres:
+            fill, edge = CELL_COLOURS[kind]
+            x, y = zip(*centres, strict=True)
             axes.scatter(
-                across,
-                down,
+                x,
+                y,
                 s=side**2,
                 marker="s",
-                facecolors=inside,
-                edgecolors=rim,
+                facecolors=fill,
+                edgecolors=edge,
                 linewidths=0.8,
-                label=DEPENDENCE_LEGEND[look],
+                label=DEPENDENCE_LEGEND[kind],
             )
-    _dress_sight(axes, sight)
+    _label_dependence(axes, dependence)
     axes.legend(
         frameon=False,
         fontsize=9,
@@ -280,13 +272,12 @@ def draw_input_dependence(figure: Figure, sight: InputDependence) -> None:
     )
 
 
-def _dress_sight(axes: Axes, sight: InputDependence) -> None:
-    height, width = len(sight.targets), len(sight.inputs)
+def _label_dependence(axes: Axes, dependence: InputDependence) -> None:
+    height, width = len(dependence.targets), len(dependence.inputs)
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
-    axes.set_title("who sees whom", loc="left", fontsize=11)
-    label_columns(axes, HeatMapAxis(name="given", labels=sight.inputs), width)
-    label_rows(axes, HeatMapAxis(name="predicted", labels=sight.targets), height)
+    axes.set_title("input dependence", loc="left", fontsize=11)
+    label_columns(axes, HeatMapAxis(name="input", labels=dependence.inputs), width)
+    label_rows(axes, HeatMapAxis(name="target", labels=dependence.targets), height)
     axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    hide_spines(axes)

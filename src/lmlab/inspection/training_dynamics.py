@@ -1,4 +1,4 @@
-"""Training dynamics: norms over training, and gradient norm against distance."""
+"""Training figures: retrieval probabilities and norms over training, gradient norm by distance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmlab.plotting.figure import (
     printable_name,
     set_plain_log_scale,
 )
-from lmlab.training.reporting import RETRIEVED_EVENT
+from lmlab.training.training_logs import RETRIEVED_EVENT
 
 MAX_DOCUMENTS = 5
 """Most documents shown per text, those that were ever the most probable."""
@@ -32,10 +32,10 @@ DocumentProbabilities = dict[str, list[float]]
 
 def retrieval_figures(subject: InspectedModel) -> list[FigureSpec]:
     """A figure for each tracked held-out text; none without retrieval."""
-    steps, followed = retrieval_over_training(subject.metrics)
+    steps, probabilities = retrieval_over_training(subject.metrics)
     return [
         FigureSpec(
-            name=f"looked-up-{number}",
+            name=f"retrieval-{number}",
             title=f"retrieved over training “{printable_name(text)}”",
             caption="Retrieval probability of each document for this text during training: "
             "does one rise above the others, and is it the one that helps? A line "
@@ -45,7 +45,7 @@ def retrieval_figures(subject: InspectedModel) -> list[FigureSpec]:
             width=5.2,
             height=2.6,
         )
-        for number, (text, shares) in enumerate(followed.items(), start=1)
+        for number, (text, shares) in enumerate(probabilities.items(), start=1)
         if len(steps) > 1
     ]
 
@@ -54,14 +54,14 @@ def retrieval_over_training(
     lines: Iterable[Mapping[str, Any]],
 ) -> tuple[list[int], dict[str, DocumentProbabilities]]:
     """Evaluation steps, and p(document) at each for every text, 0 if not retrieved."""
-    looks = [line for line in lines if line.get("event") == RETRIEVED_EVENT]
-    followed: dict[str, DocumentProbabilities] = {}
-    for place, line in enumerate(looks):
+    evaluations = [line for line in lines if line.get("event") == RETRIEVED_EVENT]
+    probabilities: dict[str, DocumentProbabilities] = {}
+    for index, line in enumerate(evaluations):
         for text in line["texts"]:
-            shares = followed.setdefault(text["text"], {})
+            shares = probabilities.setdefault(text["text"], {})
             for name, share in text["documents"].items():
-                shares.setdefault(name, [0.0] * len(looks))[place] = float(share)
-    return [int(line["step"]) for line in looks], followed
+                shares.setdefault(name, [0.0] * len(evaluations))[index] = float(share)
+    return [int(line["step"]) for line in evaluations], probabilities
 
 
 def _likeliest(shares: DocumentProbabilities) -> DocumentProbabilities:
@@ -74,9 +74,9 @@ def draw_document_probabilities(
 ) -> None:
     """A line per document."""
     axes = figure.add_axes((0, 0, 1, 1))
-    for look, (name, values) in enumerate(shares.items()):
+    for index, (name, values) in enumerate(shares.items()):
         axes.plot(
-            steps, values, marker="o", markersize=3, label=printable_name(name), **line_style(look)
+            steps, values, marker="o", markersize=3, label=printable_name(name), **line_style(index)
         )
     axes.set_xlabel("training steps")
     axes.set_ylabel("p(document | text)")
@@ -107,49 +107,47 @@ GRADIENT_CAPTION = (
 
 def norm_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
     """Norms over training of one or several runs; none if the metrics have no norms."""
-    found = {subject.name: norms_over_training(subject.metrics) for subject in subjects}
-    panels = [name for name in NORM_PANELS if any(lines.get(name) for lines in found.values())]
+    norms = {subject.name: norms_over_training(subject.metrics) for subject in subjects}
+    panels = [name for name in NORM_PANELS if any(curves.get(name) for curves in norms.values())]
     if not panels:
         return []
-    draw = partial(draw_norms, norms=found, panels=panels)
+    caption = f"From left to right: {', '.join(panels)}, by training tokens seen."
     return [
         FigureSpec(
             name="norms",
             title="norms over training",
-            caption=NORMS_CAPTION if len(panels) == len(NORM_PANELS) else _reading(panels),
-            draw=draw,
+            caption=NORMS_CAPTION if len(panels) == len(NORM_PANELS) else caption,
+            draw=partial(draw_norms, norms=norms, panels=panels),
             width=3.1 * len(panels),
             height=2.4,
         )
     ]
 
 
-def _reading(panels: Sequence[str]) -> str:
-    return f"From left to right: {', '.join(panels)}, by training tokens seen."
-
-
 def norms_over_training(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Points]]:
     """For each panel its curves by name, from the lines of metrics.jsonl."""
-    seen, found = 0.0, {name: dict[str, list[tuple[float, float]]]() for name in NORM_PANELS}
-    lengths, gradient, change = found.values()
+    tokens, panels = (0.0, {name: dict[str, list[tuple[float, float]]]() for name in NORM_PANELS})
+    lengths, gradient, change = panels.values()
     for line in lines:
         if line.get("event") != "train":
             continue
-        seen += float(line.get("count", 0))
-        told: dict[str, Any] = line.get("vector_norms") or {}
-        for name, value in told.items():
-            _add(lengths, embedding_name(name), seen, value)
-        _add(gradient, "", seen, line.get("gradient_norm"))
-        _add(change, "", seen, line.get("update_ratio"))
+        tokens += float(line.get("count", 0))
+        vector_norms: dict[str, Any] = line.get("vector_norms") or {}
+        for name, value in vector_norms.items():
+            _add(lengths, embedding_name(name), tokens, value)
+        _add(gradient, "", tokens, line.get("gradient_norm"))
+        _add(change, "", tokens, line.get("update_ratio"))
     return {
-        panel: {name: tuple(points) for name, points in lines_.items()}
-        for panel, lines_ in found.items()
+        panel: {name: tuple(points) for name, points in curves.items()}
+        for panel, curves in panels.items()
     }
 
 
-def _add(lines: dict[str, list[tuple[float, float]]], name: str, seen: float, value: Any) -> None:
+def _add(
+    curves: dict[str, list[tuple[float, float]]], name: str, tokens: float, value: Any
+) -> None:
     if isinstance(value, (int, float)) and math.isfinite(value):
-        lines.setdefault(name, []).append((seen, float(value)))
+        curves.setdefault(name, []).append((tokens, float(value)))
 
 
 def draw_norms(
@@ -157,12 +155,12 @@ def draw_norms(
 ) -> None:
     """A panel per norm, a colour per run, dashes for its embedding tables."""
     figure.subplots_adjust(wspace=0.42, left=0, right=1, bottom=0, top=1)
-    places = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, panel in zip(places, panels, strict=True):
-        for look, (run, found) in enumerate(norms.items()):
-            for dash, (part, points) in enumerate(found.get(panel, {}).items()):
+    panel_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, panel in zip(panel_axes, panels, strict=True):
+        for index, (run, run_norms) in enumerate(norms.items()):
+            for dash, (part, points) in enumerate(run_norms.get(panel, {}).items()):
                 name = " ".join(word for word in (run if len(norms) > 1 else "", part) if word)
-                style = line_style(look)["color"], line_style(8 * dash)["linestyle"]
+                style = line_style(index)["color"], line_style(8 * dash)["linestyle"]
                 axes.plot(
                     *zip(*points, strict=True),
                     color=style[0],
@@ -171,14 +169,14 @@ def draw_norms(
                     label=printable_name(name) if name else None,
                     marker="o" if len(points) == 1 else None,
                 )
-        _dress(axes, panel)
+        _format_panel(axes, panel)
     # The first panel has every curve of the others; its legend stands at the end of the row.
-    handles, names = places[0].get_legend_handles_labels()
+    handles, names = panel_axes[0].get_legend_handles_labels()
     if len(names) > 1:
-        add_legend(places[-1], handles, names)
+        add_legend(panel_axes[-1], handles, names)
 
 
-def _dress(axes: Axes, panel: str) -> None:
+def _format_panel(axes: Axes, panel: str) -> None:
     axes.set_title(panel, loc="left", fontsize=10)
     axes.set_xlabel("training tokens seen")
     axes.set_ylabel(NORM_PANELS[panel], fontsize=9)
@@ -194,7 +192,7 @@ def _dress(axes: Axes, panel: str) -> None:
 
 def gradient_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
     """Gradient norm against distance, all runs in one figure, skipping those without embeddings."""
-    found: dict[str, GradientByDistance] = {}
+    gradients: dict[str, GradientByDistance] = {}
     for subject in subjects:
         texts = (*subject.sentences, *subject.sample)
         if subject.system.fitting != "gradient":
@@ -206,15 +204,15 @@ def gradient_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
         except UserError:
             continue
         if measured.max_reach:
-            found[subject.name] = measured
-    if not found:
+            gradients[subject.name] = measured
+    if not gradients:
         return []
     return [
         FigureSpec(
             name="gradient",
             title="gradient against distance",
             caption=GRADIENT_CAPTION,
-            draw=partial(draw_gradient_by_distance, gradients=found),
+            draw=partial(draw_gradient_by_distance, gradients=gradients),
             width=5.2,
             height=3.0,
         )
@@ -225,16 +223,16 @@ def draw_gradient_by_distance(figure: Figure, gradients: Mapping[str, GradientBy
     """A line per run on a log scale, with the decay per step in the legend."""
     axes = figure.add_axes((0, 0, 1, 1))
     set_plain_log_scale(axes)
-    highest = max(max(each.norms) for each in gradients.values())
-    for look, (name, each) in enumerate(gradients.items()):
-        pairs = zip(each.distances, each.norms, strict=True)
+    highest = max(max(gradient.norms) for gradient in gradients.values())
+    for index, (name, gradient) in enumerate(gradients.items()):
+        pairs = zip(gradient.distances, gradient.norms, strict=True)
         points = [(d, n) for d, n in pairs if n > highest * 1e-12]
         if not points:
             continue
-        factor = each.factor
-        said = "" if factor is None else f", × {factor:.2f} per step"
-        style = line_style(look)
-        label = printable_name(name) + said
+        factor = gradient.factor
+        decay = "" if factor is None else f", × {factor:.2f} per step"
+        style = line_style(index)
+        label = printable_name(name) + decay
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=label, **style)
     axes.set_title("gradient against distance", loc="left", fontsize=11)
     axes.set_xlabel("distance in positions, 1 is the previous word")

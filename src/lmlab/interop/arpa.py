@@ -1,4 +1,4 @@
-r"""ARPA files: text format of backoff n-gram models, read and written by SRILM, KenLM and others.
+r"""ARPA files of backoff n-gram models (SRILM, KenLM): read, write, and import or export runs.
 
     \data\
     ngram 1=10002
@@ -38,7 +38,8 @@ from lmlab.emissions.ngram_table import NgramTable
 from lmlab.inference.backoff import MOST_ORDER, BackoffTables, KeyIndex
 from lmlab.training.config import TrainingConfig
 from lmlab.training.distributed import lock_output
-from lmlab.training.run_folder import RunFolder, TrainedModel, build_system, load_run
+from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
+from lmlab.training.system_building import build_system
 
 
 def ngram_systems() -> list[str]:
@@ -147,17 +148,17 @@ def _names(vocabulary: Vocabulary, token_strings: Sequence[str]) -> list[bytes |
     if len(token_strings) != vocabulary.size:
         raise UserError(
             f"expected the strings of {vocabulary.size} tokens, got {len(token_strings)}; give "
-            "those of the model's own tokeniser."
+            "those of the model's own tokenizer."
         )
     names: list[bytes | None] = [text.encode() for text in token_strings]
-    for symbol, name in (
+    for token_id, name in (
         *((i, None) for i in vocabulary.unpredictable),
         (vocabulary.start, START_BYTES),
         (vocabulary.end, END_BYTES),
         (vocabulary.unknown, UNKNOWN_BYTES),
     ):
-        if symbol is not None:
-            names[symbol] = name
+        if token_id is not None:
+            names[token_id] = name
     first: dict[bytes, int] = {}
     for i, name in enumerate(names):
         if name is None:
@@ -279,7 +280,7 @@ class _Reader:
             self.fail(f"expected \\{words}-grams: here")
         first_line = self.line + 1
         log_probs, log_backoffs, ids = array("d"), array("d"), array("q")
-        known = self.ids
+        ids_by_word = self.ids
         try:
             for line in islice(self.lines, count):
                 self.line += 1
@@ -290,7 +291,7 @@ class _Reader:
                 log_backoffs.append(float(fields[-1]) if len(fields) == words + 2 else 0.0)
                 if words == 1:
                     self.add_word(fields[1])
-                ids.extend([known[name] for name in fields[1 : words + 1]])
+                ids.extend([ids_by_word[name] for name in fields[1 : words + 1]])
         except ValueError:
             self.fail(f"expected log10 P, {'a word' if words == 1 else f'{words} words'}, log10 B")
         except KeyError as error:
@@ -352,18 +353,18 @@ class _Reader:
         """(count,) the node of each n-gram's context: all words but the last."""
         nodes, size = section.ids[:, 0], len(self.ids)
         for column, (first_node, index) in enumerate(levels, start=1):
-            places = index.find(nodes * size + section.ids[:, column])
-            missing = np.flatnonzero(places < 0)
+            indices = index.find(nodes * size + section.ids[:, column])
+            missing = np.flatnonzero(indices < 0)
             if len(missing):
                 self.fail(
                     f"its first {column + 1} words are not among the {column + 1}-grams",
                     section.first_line + int(missing[0]),
                 )
-            nodes = first_node + places
+            nodes = first_node + indices
         return nodes
 
     def check_distinct(self, section: _Section, keys: np.ndarray) -> None:
         order = np.argsort(keys, kind="stable")
-        again = order[1:][keys[order[1:]] == keys[order[:-1]]]
-        if len(again):
-            self.fail("this n-gram is a duplicate", section.first_line + int(again.min()))
+        duplicates = order[1:][keys[order[1:]] == keys[order[:-1]]]
+        if len(duplicates):
+            self.fail("this n-gram is a duplicate", section.first_line + int(duplicates.min()))

@@ -78,10 +78,10 @@ class LmlabLM(LM):
             raise unknown_name("argument of lmlab's model", name, MODEL_ARGUMENTS)
         if run is None:
             raise UserError("the model lmlab needs a run; give --model_args run=RUN.")
-        named = isinstance(run, (str, Path))
-        self.model = load_model(run) if named else _model_of(run)
+        is_path = isinstance(run, (str, Path))
+        self.model = load_model(run) if is_path else _model_of(run)
         # lm-eval requests cuda by default, whether it is available or not.
-        if named and device and (not device.startswith("cuda") or torch.cuda.is_available()):
+        if is_path and device and (not device.startswith("cuda") or torch.cuda.is_available()):
             self.model.system.to(device)
         self.count_end, self.seed = count_end, seed
         self.scorer = Scorer(
@@ -91,37 +91,37 @@ class LmlabLM(LM):
             tokens_per_batch=tokens_per_batch,
             carry=False,
         )
-        self._told: set[str] = set()
+        self._warned_kinds: set[str] = set()
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """log p(continuation | context) of each request, and whether greedy decoding yields it.
 
         The second is always false for systems without `Step`.
         """
-        pairs = [(str(context), str(more)) for context, more in (each.args for each in requests)]
-        found = list(self._scores(pairs))
-        for each in found[:1]:
-            self._tell(each.kind)
-        return list(zip((each.total for each in found), self._greedy(found), strict=True))
+        pairs = [(str(context), str(text)) for context, text in (item.args for item in requests)]
+        scores = list(self._scores(pairs))
+        for item in scores[:1]:
+            self._warn_kind(item.kind)
+        return list(zip((item.total for item in scores), self._greedy(scores), strict=True))
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """log p(text) of each request, each from its own start."""
         totals = []
-        for found in self._scores(("", str(each.args[0])) for each in requests):
-            if found.kind not in NORMALISED_KINDS:
+        for score in self._scores(("", str(request.args[0])) for request in requests):
+            if score.kind not in NORMALISED_KINDS:
                 raise UserError(
-                    f"this task needs a perplexity, which scores of kind {found.kind} "
+                    f"this task needs a perplexity, which scores of kind {score.kind} "
                     f"({self.model.name}) do not give; choose a multiple-choice task."
                 )
-            totals.append(found.total)
+            totals.append(score.total)
         return totals
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Generate a continuation of each context, up to a stop string."""
         require(self.model.system, Step, "generation for lm-eval")
         return [
-            self._written(str(context), dict(words), self.seed + place)
-            for place, (context, words) in enumerate(each.args for each in requests)
+            self._generate(str(context), dict(arguments), self.seed + index)
+            for index, (context, arguments) in enumerate(request.args for request in requests)
         ]
 
     @property
@@ -134,9 +134,9 @@ class LmlabLM(LM):
     def _scores(self, pairs: Iterable[tuple[str, str]]) -> Iterator[ConditionalScore]:
         return conditional_scores(self.scorer, pairs, end=self.count_end)
 
-    def _tell(self, kind: ScoreKind) -> None:
-        if kind not in NORMALISED_KINDS and kind not in self._told:
-            self._told.add(kind)
+    def _warn_kind(self, kind: ScoreKind) -> None:
+        if kind not in NORMALISED_KINDS and kind not in self._warned_kinds:
+            self._warned_kinds.add(kind)
             warnings.warn(
                 f"the scores of {self.model.name} are of kind {kind}: they rank answers but are "
                 "not log-probabilities.",
@@ -144,7 +144,7 @@ class LmlabLM(LM):
                 stacklevel=3,
             )
 
-    def _greedy(self, found: Sequence[ConditionalScore]) -> list[bool]:
+    def _greedy(self, scores: Sequence[ConditionalScore]) -> list[bool]:
         """Whether each token of each continuation is the argmax.
 
         Decoding is skipped where log-probabilities suffice: p > 1/2 is always the argmax, and
@@ -152,113 +152,119 @@ class LmlabLM(LM):
         """
         system = self.model.system
         if not isinstance(system, Step):
-            return [False] * len(found)
-        even = -math.log(system.vocabulary.size)
-        values = [[token.log_prob for token in each.per_token] for each in found]
-        answers = [all(value > math.log(0.5) for value in each) for each in values]
+            return [False] * len(scores)
+        uniform = -math.log(system.vocabulary.size)
+        values = [[token.log_prob for token in row.per_token] for row in scores]
+        is_greedy = [all(value > math.log(0.5) for value in row) for row in values]
         open_ = [
-            place
-            for place, each in enumerate(values)
-            if not answers[place] and all(value >= even - 1e-4 for value in each)
+            i
+            for i, row in enumerate(values)
+            if not is_greedy[i] and all(value >= uniform - 1e-4 for value in row)
         ]
-        rows = {place: self._row(found[place]) for place in open_}
-        for group in group_by_length([len(rows[place][0]) for place in open_], 8192):
-            here = [open_[index] for index in group]
-            for place, answer in zip(here, self._walk([rows[p] for p in here]), strict=True):
-                answers[place] = answer
-        return answers
+        rows = {i: self._row(scores[i]) for i in open_}
+        for group in group_by_length([len(rows[i][0]) for i in open_], 8192):
+            chosen = [open_[index] for index in group]
+            for i, answer in zip(
+                chosen, self._greedy_matches([rows[p] for p in chosen]), strict=True
+            ):
+                is_greedy[i] = answer
+        return is_greedy
 
-    def _row(self, found: ConditionalScore) -> tuple[list[int], int]:
+    def _row(self, score: ConditionalScore) -> tuple[list[int], int]:
         """The ids of context and continuation, and the length of the context."""
         tokenizer, vocabulary = self.model.tokenizer, self.model.system.vocabulary
-        ids, spans = tokenizer.encode_with_offsets(found.prefix + found.continuation)
-        before = sum(1 for _, end in spans if end <= len(found.prefix))
+        ids, spans = tokenizer.encode_with_offsets(score.prefix + score.continuation)
+        before = sum(1 for _, end in spans if end <= len(score.prefix))
         end = [vocabulary.end] if self.count_end and vocabulary.end is not None else []
         ids = [*ids, *end]
-        longest = self.model.system.window or len(ids)
-        return ids[-longest:], max(0, before - max(0, len(ids) - longest))
+        max_length = self.model.system.window or len(ids)
+        return ids[-max_length:], max(0, before - max(0, len(ids) - max_length))
 
-    def _walk(self, rows: Sequence[tuple[list[int], int]]) -> list[bool]:
+    def _greedy_matches(self, rows: Sequence[tuple[list[int], int]]) -> list[bool]:
         """Step through rows as a batch; whether each continuation is the argmax throughout."""
         system: Any = self.model.system
-        likeliest, device = [True] * len(rows), device_of(system)
+        is_greedy, device = [True] * len(rows), device_of(system)
         with evaluation_mode(system):
             state = system.start(len(rows))
             for step in range(max(len(ids) for ids, _ in rows)):
-                asked = [r for r, (ids, first) in enumerate(rows) if first <= step < len(ids)]
-                if any(likeliest[row] for row in asked):
+                scored = [r for r, (ids, first) in enumerate(rows) if first <= step < len(ids)]
+                if any(is_greedy[row] for row in scored):
                     best = next_distribution(system, state).log_probs.argmax(-1).tolist()
-                    for row in asked:
-                        likeliest[row] &= best[row] == rows[row][0][step]
+                    for row in scored:
+                        is_greedy[row] &= best[row] == rows[row][0][step]
                 # A finished row repeats its last token and is no longer compared.
-                fed = [ids[min(step, len(ids) - 1)] for ids, _ in rows]
-                state = system.advance(state, torch.tensor(fed, device=device))
-        return likeliest
+                next_ids = [ids[min(step, len(ids) - 1)] for ids, _ in rows]
+                state = system.advance(state, torch.tensor(next_ids, device=device))
+        return is_greedy
 
     # Generation ----------------------------------------------------------------------------------
 
-    def _written(self, context: str, words: Mapping[str, Any], seed: int) -> str:
+    def _generate(self, context: str, options: Mapping[str, Any], seed: int) -> str:
         """Generate in chunks, each twice as long, until a stop string or the end."""
-        if strange := sorted(set(words) - GENERATION_ARGUMENTS):
+        if unsupported := sorted(set(options) - GENERATION_ARGUMENTS):
             raise UserError(
                 "the task sets generation arguments that lmlab does not support: "
-                f"{', '.join(strange)}; it supports {', '.join(sorted(GENERATION_ARGUMENTS))}."
+                f"{', '.join(unsupported)}; it supports {', '.join(sorted(GENERATION_ARGUMENTS))}."
             )
-        most = int(words.get("max_gen_toks") or words.get("max_new_tokens") or DEFAULT_MAX_TOKENS)
-        stops = words.get("until") or []
+        max_tokens = int(
+            options.get("max_gen_toks") or options.get("max_new_tokens") or DEFAULT_MAX_TOKENS
+        )
+        stops = options.get("until") or []
         stops = [stops] if isinstance(stops, str) else [stop for stop in stops if stop]
-        given, most = self._room(self.model.tokenizer.encode(context), most)
+        context_ids, max_tokens = self._truncate(self.model.tokenizer.encode(context), max_tokens)
         generator = torch.Generator().manual_seed(seed)
         tokens: tuple[int, ...] = ()
-        stretch, text = FIRST_CHUNK_TOKENS, ""
-        while len(tokens) < most:
-            found = self._write(
-                [*given, *tokens], min(stretch, most - len(tokens)), words, generator
+        chunk, text = FIRST_CHUNK_TOKENS, ""
+        while len(tokens) < max_tokens:
+            generated = self._continue(
+                [*context_ids, *tokens], min(chunk, max_tokens - len(tokens)), options, generator
             )
-            tokens = found.tokens[len(given) :]
-            text = self._after(given, tokens)
+            tokens = generated.tokens[len(context_ids) :]
+            text = self._generated_text(context_ids, tokens)
             ends = [text.index(stop) for stop in stops if stop in text]
             if ends:
                 return text[: min(ends)]
-            if found.finished:
+            if generated.finished:
                 break
-            stretch *= 2
+            chunk *= 2
         return text
 
-    def _write(
-        self, prefix: list[int], most: int, words: Mapping[str, Any], generator: torch.Generator
+    def _continue(
+        self, prefix: list[int], limit: int, options: Mapping[str, Any], generator: torch.Generator
     ) -> Any:
-        shape = {name: words[name] for name in SAMPLING_ARGUMENTS if words.get(name) is not None}
-        drawn = bool(words.get("do_sample", float(shape.get("temperature", 0)) > 0))
-        if not drawn:
-            return greedy_search(self.model.system, max_length=most, prefix=prefix)[0]
+        shape = {
+            name: options[name] for name in SAMPLING_ARGUMENTS if options.get(name) is not None
+        }
+        sampled = bool(options.get("do_sample", float(shape.get("temperature", 0)) > 0))
+        if not sampled:
+            return greedy_search(self.model.system, max_length=limit, prefix=prefix)[0]
         system = self.model.system
         return sample_sequences(
-            system, 1, max_length=most, prefix=prefix, generator=generator, **shape
+            system, 1, max_length=limit, prefix=prefix, generator=generator, **shape
         )[0]
 
-    def _room(self, given: list[int], most: int) -> tuple[list[int], int]:
+    def _truncate(self, context_ids: list[int], max_tokens: int) -> tuple[list[int], int]:
         """Left-truncate the context to leave room for generation, as lm-eval does."""
         window = self.model.system.window
         if window is None:
-            return given, most
-        most = min(most, window - 1)
-        return given[-(window - most) :], most
+            return context_ids, max_tokens
+        max_tokens = min(max_tokens, window - 1)
+        return context_ids[-(window - max_tokens) :], max_tokens
 
-    def _after(self, given: Sequence[int], tokens: Sequence[int]) -> str:
+    def _generated_text(self, context_ids: Sequence[int], tokens: Sequence[int]) -> str:
         """The generated text, with its leading space if there is one."""
         decode = self.model.tokenizer.decode
-        before, whole = decode(given), decode([*given, *tokens])
-        return whole[len(before) :] if whole.startswith(before) else decode(tokens)
+        before, full_text = decode(context_ids), decode([*context_ids, *tokens])
+        return full_text[len(before) :] if full_text.startswith(before) else decode(tokens)
 
 
-def _model_of(given: Any) -> TrainedModel:
+def _model_of(source: Any) -> TrainedModel:
     """The model in the result of `lmlab.load` or `lmlab.wrap`."""
-    model = getattr(given, "model", given)
+    model = getattr(source, "model", source)
     if not isinstance(model, TrainedModel):
         raise UserError(
             "a model for lm-eval must be a run's path or a model from lmlab.load or lmlab.wrap, "
-            f"got {type(given).__name__}."
+            f"got {type(source).__name__}."
         )
     return model
 

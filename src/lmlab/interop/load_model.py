@@ -9,7 +9,7 @@ from lmlab.core.errors import UserError
 from lmlab.interop.hf.checkpoint_files import read_config
 from lmlab.interop.hf.checkpoint_import import read_checkpoint
 from lmlab.interop.hf.family import families
-from lmlab.interop.hf.transformers_wrapper import wrap_checkpoint
+from lmlab.interop.hf.transformers_loader import wrap_checkpoint
 from lmlab.training.run_folder import RunFolder, TrainedModel, is_hub_config, load_run
 
 CACHED_MODELS = 2
@@ -40,15 +40,15 @@ def _read(folder: Path, state: tuple[tuple[str, int, int], ...]) -> TrainedModel
         return wrap_checkpoint(folder)
     try:
         return read_checkpoint(folder)
-    except UserError as why:
+    except UserError as error:
         # A known family with a setting unknown to lmlab: transformers may support it.
         try:
             return wrap_checkpoint(folder)
         except UserError:
-            raise why from None
+            raise error from None
 
 
 def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    found = [(path, path.stat()) for path in files]
-    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found)
+    stats = [(path, path.stat()) for path in files]
+    return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)

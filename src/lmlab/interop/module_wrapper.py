@@ -1,4 +1,4 @@
-"""Wrapper for third-party models: a torch module and its tokeniser, scored like a run."""
+"""Wrapper for third-party torch modules: output and causality checked, then used like a run."""
 
 from __future__ import annotations
 
@@ -38,60 +38,62 @@ false alarm rejects a model; and with and without padding, where it costs only t
 
 
 def check_module(
-    reading: ModuleBackbone, vocabulary: Vocabulary, *, kind: str, longest: int | None
+    backbone: ModuleBackbone, vocabulary: Vocabulary, *, kind: str, max_length: int | None
 ) -> int:
     """Check shapes, finiteness and causality of a module; returns its number of output ids.
 
-    Sets `reading.supports_padding`, measured: whether right padding leaves scores unchanged.
+    Sets `backbone.supports_padding`, measured: whether right padding leaves scores unchanged.
     """
-    with evaluation_mode(reading):
-        tokens = _some_tokens(reading, vocabulary, longest)
-        size = _check_scores(reading, tokens)
-        _check_sight(reading, tokens, vocabulary, kind)
-        reading.supports_padding = _may_pad(reading, tokens)
+    with evaluation_mode(backbone):
+        tokens = _probe_tokens(backbone, vocabulary, max_length)
+        size = _check_scores(backbone, tokens)
+        _check_attention(backbone, tokens, vocabulary, kind)
+        backbone.supports_padding = _padding_is_exact(backbone, tokens)
     return size
 
 
-def _some_tokens(reading: ModuleBackbone, vocabulary: Vocabulary, longest: int | None) -> Tensor:
+def _probe_tokens(backbone: ModuleBackbone, vocabulary: Vocabulary, limit: int | None) -> Tensor:
     """(1, T) ordinary ids, sampled uniformly."""
-    symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
-    able = [id for id in range(reading.width) if id not in symbols] or list(range(reading.width))
+    special = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
+    ordinary = [id for id in range(backbone.width) if id not in special] or list(
+        range(backbone.width)
+    )
     generator = torch.Generator().manual_seed(0)
-    places = PROBE_TOKENS if longest is None else min(PROBE_TOKENS, longest)
-    drawn = torch.randint(len(able), (1, places), generator=generator)
-    return torch.tensor(able)[drawn].to(device_of(reading))
+    length = PROBE_TOKENS if limit is None else min(PROBE_TOKENS, limit)
+    indices = torch.randint(len(ordinary), (1, length), generator=generator)
+    return torch.tensor(ordinary)[indices].to(device_of(backbone))
 
 
-def _first_answer(reading: ModuleBackbone, tokens: Tensor) -> tuple[Tensor, UserError | None]:
+def _probe_logits(backbone: ModuleBackbone, tokens: Tensor) -> tuple[Tensor, UserError | None]:
     """(1, T, V) logits of the ids; after an IndexError those of ids 0, with the error.
 
-    An embedding too small for the tokeniser fails this way, but its size is still known.
+    An embedding too small for the tokenizer fails this way, but its size is still known.
     """
     shape, lengths, failure = tuple(tokens.shape), _lengths(tokens), None
     try:
-        return extract_logits(reading.call(tokens, lengths), shape), None
+        return extract_logits(backbone.call(tokens, lengths), shape), None
     except UserError as error:
         if not isinstance(error.__cause__, IndexError):
             raise
         failure = error
     try:
-        return extract_logits(reading.call(torch.zeros_like(tokens), lengths), shape), failure
+        return extract_logits(backbone.call(torch.zeros_like(tokens), lengths), shape), failure
     except UserError:
         raise failure from failure.__cause__
 
 
-def _check_scores(reading: ModuleBackbone, tokens: Tensor) -> int:
-    """Number of output ids; must cover the tokeniser, with finite scores."""
-    found, failure = _first_answer(reading, tokens)
-    size = found.shape[-1]
-    if size < reading.width:
+def _check_scores(backbone: ModuleBackbone, tokens: Tensor) -> int:
+    """Number of output ids; must cover the tokenizer, with finite scores."""
+    logits, failure = _probe_logits(backbone, tokens)
+    size = logits.shape[-1]
+    if size < backbone.width:
         raise UserError(
-            f"the tokeniser has {reading.width} tokens, but the module outputs scores for {size}; "
-            "use the tokeniser that it was trained with."
+            f"the tokenizer has {backbone.width} tokens, but the module outputs scores for {size}; "
+            "use the tokenizer that it was trained with."
         )
     if failure is not None:
         raise failure
-    scores = found[..., : reading.width].float()
+    scores = logits[..., : backbone.width].float()
     if bool(scores.isnan().any() | (scores == torch.inf).any()) or not bool(
         scores.isfinite().any(-1).all()
     ):
@@ -102,61 +104,63 @@ def _check_scores(reading: ModuleBackbone, tokens: Tensor) -> int:
     return size
 
 
-def _check_sight(
-    reading: ModuleBackbone, tokens: Tensor, vocabulary: Vocabulary, kind: str
+def _check_attention(
+    backbone: ModuleBackbone, tokens: Tensor, vocabulary: Vocabulary, kind: str
 ) -> None:
     """Attention check: a causal module must not see the future, a masked one sees both sides."""
     if tokens.shape[1] < 2:
         return
-    ahead = _moves(reading, tokens, changed=tokens.shape[1] - 1)
-    if kind == "causal" and bool(ahead[:-1].any()):
-        place = int(ahead[:-1].nonzero()[0])
+    right_effect = _changed_positions(backbone, tokens, changed=tokens.shape[1] - 1)
+    if kind == "causal" and bool(right_effect[:-1].any()):
+        position = int(right_effect[:-1].nonzero()[0])
         raise UserError(
             f"the module is not causal: changing the token at position {tokens.shape[1]} changes "
-            f"the scores at position {place + 1}, which must not attend to it; wrap it with "
+            f"the scores at position {position + 1}, which must not attend to it; wrap it with "
             "kind='masked', or fix its attention mask."
         )
-    if kind == "masked" and not bool(ahead[:-1].any()):
-        back = _moves(reading, tokens, changed=0)
-        if bool(back[1:].any()):
+    if kind == "masked" and not bool(right_effect[:-1].any()):
+        left_effect = _changed_positions(backbone, tokens, changed=0)
+        if bool(left_effect[1:].any()):
             raise UserError(
                 "the module attends to the left only, but a masked model must attend to both "
                 "sides; wrap it with kind='causal'."
             )
 
 
-def _moves(reading: ModuleBackbone, tokens: Tensor, *, changed: int) -> Tensor:
+def _changed_positions(backbone: ModuleBackbone, tokens: Tensor, *, changed: int) -> Tensor:
     """(T,) bool: positions whose scores change when the token at one position is replaced."""
     rows = tokens.repeat(1 + PROBE_REPLACEMENTS, 1)
     original = int(tokens[0, changed])
-    step = max(1, reading.width // (PROBE_REPLACEMENTS + 1))
-    for other in range(1, PROBE_REPLACEMENTS + 1):
-        rows[other, changed] = (original + other * step) % reading.width
-    scores = reading.read(rows, _lengths(rows))
-    return _differences(scores[1:], scores[:1]).amax((0, 2)) > _allowed(scores, CAUSALITY_TOLERANCE)
+    step = max(1, backbone.width // (PROBE_REPLACEMENTS + 1))
+    for row in range(1, PROBE_REPLACEMENTS + 1):
+        rows[row, changed] = (original + row * step) % backbone.width
+    scores = backbone.read(rows, _lengths(rows))
+    return _differences(scores[1:], scores[:1]).amax((0, 2)) > _tolerance(
+        scores, CAUSALITY_TOLERANCE
+    )
 
 
-def _may_pad(reading: ModuleBackbone, tokens: Tensor) -> bool:
+def _padding_is_exact(backbone: ModuleBackbone, tokens: Tensor) -> bool:
     """Whether the scores of a short text are unchanged when it is batched with a long one."""
     short = (tokens.shape[1] + 1) // 2
     if short == tokens.shape[1]:
         return False
-    alone = reading.read(tokens[:, :short], _lengths(tokens[:, :short]))
+    unpadded = backbone.read(tokens[:, :short], _lengths(tokens[:, :short]))
     lengths = torch.tensor([short, tokens.shape[1]], device=tokens.device)
-    together = reading.read(tokens.repeat(2, 1), lengths)[:1, :short]
-    return bool(_differences(alone, together).max() <= _allowed(alone, PADDING_TOLERANCE))
+    padded = backbone.read(tokens.repeat(2, 1), lengths)[:1, :short]
+    return bool(_differences(unpadded, padded).max() <= _tolerance(unpadded, PADDING_TOLERANCE))
 
 
 def _lengths(tokens: Tensor) -> Tensor:
     return torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
 
 
-def _differences(one: Tensor, other: Tensor) -> Tensor:
+def _differences(first: Tensor, second: Tensor) -> Tensor:
     """|one - other|, 0 where both are infinite (impossible tokens)."""
-    return (one.float() - other.float()).abs().nan_to_num(nan=0.0)
+    return (first.float() - second.float()).abs().nan_to_num(nan=0.0)
 
 
-def _allowed(scores: Tensor, share: float) -> float:
+def _tolerance(scores: Tensor, share: float) -> float:
     """Absolute tolerance, at least the rounding error of the dtype."""
     greatest = scores.float()[scores.isfinite()].abs().max()
     return max(share, 8 * torch.finfo(scores.dtype).eps) * float(greatest)
@@ -200,33 +204,33 @@ def wrap_module(
         )
     if window is not None and window < 2:
         raise UserError(f"window must be at least 2 tokens, got {window}.")
-    understood = adapt_tokenizer(tokenizer, kind=kind, symbols=symbols or {}, roles=roles)
-    _check_symbols(understood.vocabulary, kind)
-    system, notes = _system(module, understood, kind, window)
+    adapted = adapt_tokenizer(tokenizer, kind=kind, special_tokens=symbols or {}, roles=roles)
+    _check_special_tokens(adapted.vocabulary, kind)
+    system, notes = _system(module, adapted, kind, window)
     if notes and path is None:
         warnings.warn(" ".join(notes), LmlabWarning, stacklevel=3)
-    layout = Layout(end=count_end and understood.vocabulary.end is not None)
-    called = name or type(module).__name__
+    layout = Layout(end=count_end and adapted.vocabulary.end is not None)
+    model_name = name or type(module).__name__
     return TrainedModel(
         system=system,
-        tokenizer=understood,  # type: ignore[arg-type]  # it does all that is asked of one
+        tokenizer=adapted,  # type: ignore[arg-type]  # it does all that is asked of one
         layout=layout,
-        config=_config(system, understood, layout, kind, called, notes),
-        card=_card(module, kind, called),
-        path=path or Path(called),
+        config=_config(system, adapted, layout, kind, model_name, notes),
+        card=_card(module, kind, model_name),
+        path=path or Path(model_name),
         stored=False,
     )
 
 
-def _check_symbols(vocabulary: Vocabulary, kind: str) -> None:
+def _check_special_tokens(vocabulary: Vocabulary, kind: str) -> None:
     if kind == "masked" and vocabulary.mask is None:
         raise UserError(
-            "a masked model needs a mask token, and the tokeniser declares none; give mask= as "
+            "a masked model needs a mask token, and the tokenizer declares none; give mask= as "
             "its string or id, or wrap the module with kind='causal'."
         )
     if vocabulary.start is None and vocabulary.end is None:
         raise UserError(
-            "the tokeniser declares no start and no end token, and a text needs one; give "
+            "the tokenizer declares no start and no end token, and a text needs one; give "
             "start= or end= as its string or id (a newline token can be both)."
         )
 
@@ -237,34 +241,36 @@ def _system(
     """The module as a checked system, with notes on irregularities."""
     vocabulary, count = tokenizer.vocabulary, token_count(tokenizer)
     filler = vocabulary.pad if vocabulary.pad < count else 0
-    reading = ModuleBackbone(module, count=count, filler=filler)
-    longest = max_input_length(module) if window is None else window
-    size = check_module(reading, vocabulary, kind=kind, longest=longest)
+    backbone = ModuleBackbone(module, count=count, padding_id=filler)
+    max_length = max_input_length(module) if window is None else window
+    size = check_module(backbone, vocabulary, kind=kind, max_length=max_length)
     notes = []
     if size > count:
         notes.append(
-            f"The module outputs scores for {size} ids and the tokeniser has {count} tokens; the "
+            f"The module outputs scores for {size} ids and the tokenizer has {count} tokens; the "
             f"last {size - count} are treated as unused."
         )
-    system = WRAPPER_KINDS[kind][0](reading, vocabulary)
-    if longest is not None:
+    system = WRAPPER_KINDS[kind][0](backbone, vocabulary)
+    if max_length is not None:
         # The last token of a text is predicted but never an input, except in masked LMs.
-        system.window = longest - (1 if kind == "masked" else 0)
+        system.window = max_length - (1 if kind == "masked" else 0)
     return system, notes
 
 
 def max_input_length(module: nn.Module) -> int | None:
     """Maximum input length of the module, if its config gives one, as in transformers."""
-    told = getattr(getattr(module, "config", None), "max_position_embeddings", None)
-    if not isinstance(told, int) or told < 2:
+    limit = getattr(getattr(module, "config", None), "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit < 2:
         return None
     # RoBERTa-like models offset positions by the padding id + 1.
     tables = [
-        each
-        for name, each in module.named_modules()
-        if "position" in name and isinstance(each, nn.Embedding) and each.padding_idx is not None
+        table
+        for name, table in module.named_modules()
+        if "position" in name and isinstance(table, nn.Embedding) and table.padding_idx is not None
     ]
-    return min([told, *(each.num_embeddings - int(each.padding_idx or 0) - 1 for each in tables)])
+    return min(
+        [limit, *(table.num_embeddings - int(table.padding_idx or 0) - 1 for table in tables)]
+    )
 
 
 def _card(module: nn.Module, kind: str, name: str) -> Card:

@@ -14,9 +14,10 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
-from lmlab.core.protocols import Encode, EncodeQueries, WithDocuments, require
+from lmlab.core.protocols import Encode, require
+from lmlab.core.retrieval_protocols import EncodeQueries, WithDocuments
 from lmlab.interop.hf.checkpoint_files import HUB_FILE_PATTERNS
-from lmlab.interop.hf.sentence_encoders import SentenceEncoder, load_sentence_encoder
+from lmlab.interop.hf.sentence_encoders import SentenceEncoderCheckpoint, load_sentence_encoder
 from lmlab.interop.load_model import is_hub_checkpoint
 from lmlab.retrieval.exact_search import Floats
 from lmlab.retrieval.retrieval_encoder import EncoderDescription, RetrievalEncoder
@@ -94,19 +95,19 @@ class RunEncoder:
         return self._encode(texts, self._queries, self.window)
 
     def _encode(
-        self, texts: Sequence[str], encode: Callable[[Batch], Tensor], longest: int | None
+        self, texts: Sequence[str], encode: Callable[[Batch], Tensor], max_length: int | None
     ) -> Floats:
         if not texts:
             return np.empty((0, self.width), dtype=np.float32)
         tokenizer, system = self._model.effective_source_tokenizer, self._model.system
         vocabulary = tokenizer.vocabulary
         end = [] if vocabulary.end is None else [vocabulary.end]
-        found = tokenizer.encode_batch(list(texts))
-        if longest is not None:
-            most = longest - MIN_TOKENS
-            self.truncated += sum(len(ids) > most for ids in found)
-            found = [ids[:most] for ids in found]
-        rows = [[vocabulary.bos, *ids, *end] for ids in found]
+        token_ids = tokenizer.encode_batch(list(texts))
+        if max_length is not None:
+            max_text_tokens = max_length - MIN_TOKENS
+            self.truncated += sum(len(ids) > max_text_tokens for ids in token_ids)
+            token_ids = [ids[:max_text_tokens] for ids in token_ids]
+        rows = [[vocabulary.bos, *ids, *end] for ids in token_ids]
         batch = Batch.collate(rows, pad=vocabulary.pad).to(device_of(system))
         with evaluation_mode(system):
             return encode(batch).float().cpu().numpy()
@@ -115,7 +116,7 @@ class RunEncoder:
 class CheckpointEncoder:
     """Encoder from a Hugging Face checkpoint, pooled as in sentence-transformers."""
 
-    def __init__(self, checkpoint: SentenceEncoder, folder: Path) -> None:
+    def __init__(self, checkpoint: SentenceEncoderCheckpoint, folder: Path) -> None:
         self._checkpoint = checkpoint
         self.window = checkpoint.window
         self.truncated = 0
@@ -142,11 +143,11 @@ class CheckpointEncoder:
 
 
 def model_fingerprint(model: TrainedModel) -> str:
-    """Hash of a model's settings, weights and tokeniser in memory, as some have no files."""
+    """Hash of a model's settings, weights and tokenizer in memory, as some have no files."""
     digest = hashlib.blake2b(digest_size=16)
     settings = model.config.get("system_config", {})
-    for told in (model.card.name, repr(settings), model.effective_source_tokenizer.fingerprint()):
-        digest.update(f"{told}\n".encode())
+    for part in (model.card.name, repr(settings), model.effective_source_tokenizer.fingerprint()):
+        digest.update(f"{part}\n".encode())
     for name, value in sorted(model.system.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

@@ -1,4 +1,4 @@
-"""Text embeddings as an .npz file that numpy opens with allow_pickle=False.
+"""Text and token embeddings written to an .npz file (no pickle), streamed in bounded memory.
 
 | field | shape | what it is |
 |---|---|---|
@@ -52,7 +52,7 @@ def check_vector_path(path: Path) -> None:
         raise UserError(f"{path.parent} can't be written to; choose a folder you may write to.")
 
 
-class _Column:
+class _ColumnFile:
     """One array of the file, appended to on disk."""
 
     def __init__(self, folder: Path, dtype: str, width: int | None = None) -> None:
@@ -85,7 +85,7 @@ class VectorWriter:
         check_vector_path(path)
         self.path, self.about = path, about
         self.texts, self.truncated, self.width = 0, 0, 0
-        self._columns: dict[str, _Column] = {}
+        self._columns: dict[str, _ColumnFile] = {}
         self._spellings: dict[str, int] = {}
         """Index of each distinct token string so far."""
 
@@ -116,8 +116,8 @@ class VectorWriter:
             self.width = vectors.shape[1]
             self._column("vectors", "<f4", self.width).add(vectors)
             separator = b"[" if not self.texts else b", "
-            said = json.dumps(encoded.text, ensure_ascii=False).encode("utf-8", "replace")
-            self._column("texts", "u1").add(np.frombuffer(separator + said, np.uint8))
+            encoded_json = json.dumps(encoded.text, ensure_ascii=False).encode("utf-8", "replace")
+            self._column("texts", "u1").add(np.frombuffer(separator + encoded_json, np.uint8))
             self._column("lines", "<i8").add(np.array([line]))
             self._column("truncated", "?").add(np.array([encoded.truncated]))
             if encoded.token_vectors is not None:
@@ -136,17 +136,17 @@ class VectorWriter:
         self._column("ends", "<i8").add(spans[:, 1])
         self._column("special", "?").add(np.array(encoded.special))
 
-    def _column(self, name: str, dtype: str, width: int | None = None) -> _Column:
+    def _column(self, name: str, dtype: str, width: int | None = None) -> _ColumnFile:
         if name not in self._columns:
-            self._columns[name] = _Column(self.path.parent, dtype, width)
+            self._columns[name] = _ColumnFile(self.path.parent, dtype, width)
         return self._columns[name]
 
     def _assemble(self) -> None:
         if not self.texts:
             raise UserError("there is no text to encode; give at least one line.")
         self._column("texts", "u1").add(np.frombuffer(b"]", np.uint8))
-        said = json.dumps(self.about, ensure_ascii=False).encode("utf-8", "replace")
-        self._column("about", "u1").add(np.frombuffer(said, np.uint8))
+        about_json = json.dumps(self.about, ensure_ascii=False).encode("utf-8", "replace")
+        self._column("about", "u1").add(np.frombuffer(about_json, np.uint8))
         with new_file(self.path) as file, zipfile.ZipFile(file, "w") as archive:
             for name, column in self._columns.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -157,7 +157,7 @@ class VectorWriter:
                         for piece in column.pieces():
                             member.write(piece)
 
-    def _write_tokens(self, member: IO[bytes], column: _Column) -> None:
+    def _write_tokens(self, member: IO[bytes], column: _ColumnFile) -> None:
         """Write the token strings, padded to the longest."""
         spelled = np.array(list(self._spellings), dtype=np.str_).astype("<U")
         _write_header(member, spelled.dtype, column.shape)

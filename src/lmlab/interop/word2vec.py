@@ -61,16 +61,16 @@ def read_word2vec(path: Path | str) -> WordVectors:
     try:
         with Path(path).open("rb") as file:
             count, width = _heading(file, path)
-            begins = file.tell()
+            data_start = file.tell()
             binary = _is_binary(file, width)
-            file.seek(begins)
-            read = _read_binary if binary else _read_text
-            words, vectors = read(file, count, width, path)
+            file.seek(data_start)
+            read_records = _read_binary if binary else _read_text
+            words, vectors = read_records(file, count, width, path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
-    first = list({word: place for place, word in reversed(list(enumerate(words)))}.values())
+    first = list({word: index for index, word in reversed(list(enumerate(words)))}.values())
     first.sort()
-    return WordVectors([words[place] for place in first], vectors[first])
+    return WordVectors([words[index] for index in first], vectors[first])
 
 
 def _heading(file: BinaryIO, path: Path | str) -> tuple[int, int]:
@@ -82,12 +82,12 @@ def _heading(file: BinaryIO, path: Path | str) -> tuple[int, int]:
             "width."
         )
     # Each word has at least one byte, and each of its numbers two: a space and a digit.
-    least = 2 * count * width
-    held = os.fstat(file.fileno()).st_size
-    if width < 1 or least > held:
+    min_size = 2 * count * width
+    file_size = os.fstat(file.fileno()).st_size
+    if width < 1 or min_size > file_size:
         raise UserError(
             f"{path} is damaged: its first line declares {count} words of {width} numbers, but "
-            f"the file has only {held:,} bytes."
+            f"the file has only {file_size:,} bytes."
         )
     return count, width
 
@@ -105,16 +105,16 @@ def _read_text(
     file: BinaryIO, count: int, width: int, path: Path | str
 ) -> tuple[list[str], NDArray[np.float32]]:
     words, vectors = [], np.empty((count, width), dtype=np.float32)
-    for place in range(count):
+    for index in range(count):
         line = file.readline().rstrip(b"\r\n ")
         parts = line.split(b" ")
         try:
             if len(parts) != width + 1:
                 raise ValueError
-            vectors[place] = [float(part) for part in parts[1:]]
+            vectors[index] = [float(part) for part in parts[1:]]
         except ValueError as error:
             raise UserError(
-                f"{path}, line {place + 2}: expected a word and {width} numbers, got "
+                f"{path}, line {index + 2}: expected a word and {width} numbers, got "
                 f"{line[:40].decode(errors='replace')!r}."
             ) from error
         words.append(parts[0].decode(errors="replace"))
@@ -125,16 +125,16 @@ def _read_binary(
     file: BinaryIO, count: int, width: int, path: Path | str
 ) -> tuple[list[str], NDArray[np.float32]]:
     words, vectors = [], np.empty((count, width), dtype=np.float32)
-    for place in range(count):
+    for index in range(count):
         letters = bytearray()
         while (letter := file.read(1)) != b" ":
             if not letter or len(letters) > MAX_WORD_BYTES:
-                raise UserError(f"{path} ends early or is damaged at word {place + 1} of {count}.")
+                raise UserError(f"{path} ends early or is damaged at word {index + 1} of {count}.")
             letters += letter
         numbers = file.read(4 * width)
         if len(numbers) != 4 * width:
-            raise UserError(f"{path} ends in the middle of word {place + 1} of {count}.")
+            raise UserError(f"{path} ends in the middle of word {index + 1} of {count}.")
         # Strip the line feed that ends the previous record.
         words.append(bytes(letters).lstrip(b"\n").decode(errors="replace"))
-        vectors[place] = np.frombuffer(numbers, dtype="<f4")
+        vectors[index] = np.frombuffer(numbers, dtype="<f4")
     return words, vectors

@@ -1,4 +1,4 @@
-"""Entity embeddings from the knowledge graph (FastRP) and from glosses."""
+"""Entity embeddings: learned projection of fixed vectors from the graph (FastRP) and glosses."""
 
 from __future__ import annotations
 
@@ -29,25 +29,27 @@ def graph_vectors(knowledge: KnowledgeBase, width: int, *, generator: torch.Gene
     """
     count = len(knowledge.entities)
     vectors = torch.randn(count, width, generator=generator)
-    parts = torch.randn(2, max(1, len(knowledge.relations)), width, generator=generator)
+    role_vectors = torch.randn(2, max(1, len(knowledge.relations)), width, generator=generator)
     table = [(fact.subject, fact.relation, fact.object) for fact in knowledge.facts]
     facts = torch.tensor(table, dtype=torch.long).view(-1, 3)
     subject, relation, object = facts.unbind(1)
-    played = torch.zeros(count, width)
-    played.index_add_(0, subject, parts[0][relation]).index_add_(0, object, parts[1][relation])
-    vectors = F.normalize(F.normalize(vectors, dim=-1) + F.normalize(played, dim=-1), dim=-1)
+    roles = torch.zeros(count, width)
+    roles.index_add_(0, subject, role_vectors[0][relation]).index_add_(
+        0, object, role_vectors[1][relation]
+    )
+    vectors = F.normalize(F.normalize(vectors, dim=-1) + F.normalize(roles, dim=-1), dim=-1)
     total = NEIGHBOUR_WEIGHTS[0] * vectors
     for weight in NEIGHBOUR_WEIGHTS[1:]:
-        around = torch.zeros(count, width)
-        around.index_add_(0, subject, vectors[object]).index_add_(0, object, vectors[subject])
-        vectors = F.normalize(around, dim=-1)
+        neighbours = torch.zeros(count, width)
+        neighbours.index_add_(0, subject, vectors[object]).index_add_(0, object, vectors[subject])
+        vectors = F.normalize(neighbours, dim=-1)
         total = total + weight * vectors
     return F.normalize(total, dim=-1)
 
 
 def gloss_vectors(
     knowledge: KnowledgeBase,
-    pieces: TokenizerProtocol,
+    tokenizer: TokenizerProtocol,
     tokens: Tensor,
     width: int,
     *,
@@ -59,24 +61,24 @@ def gloss_vectors(
     and projected onto its `width` ≤ W principal components. An entity without words is zero. Cost
     O(tokens · W + N · W²).
     """
-    told = [f"{each.title} {each.description}".strip() for each in knowledge.entities]
-    texts = [[id for id in ids if id != unknown] for ids in batch_encode(pieces, told)]
+    glosses = [f"{entity.title} {entity.description}".strip() for entity in knowledge.entities]
+    texts = [[id for id in ids if id != unknown] for ids in batch_encode(tokenizer, glosses)]
     lengths = torch.tensor([len(text) for text in texts])
     flat = torch.tensor([id for text in texts for id in text], dtype=torch.long)
-    have = torch.zeros(len(tokens))
-    have.index_add_(0, *_once(flat, lengths, len(tokens)))
-    rarity = torch.log(len(texts) / have.clamp(min=1))
+    document_frequencies = torch.zeros(len(tokens))
+    document_frequencies.index_add_(0, *_distinct_tokens(flat, lengths, len(tokens)))
+    idf = torch.log(len(texts) / document_frequencies.clamp(min=1))
     first = lengths.cumsum(0) - lengths
     table = tokens.detach().float().cpu()
-    sums = F.embedding_bag(flat, table, first, mode="sum", per_sample_weights=rarity[flat])
-    said = lengths > 0
+    sums = F.embedding_bag(flat, table, first, mode="sum", per_sample_weights=idf[flat])
+    nonempty = lengths > 0
     sums = F.normalize(sums, dim=-1)
-    centred = (sums - sums[said].mean(0)) * said[:, None] if bool(said.any()) else sums
+    centred = (sums - sums[nonempty].mean(0)) * nonempty[:, None] if bool(nonempty.any()) else sums
     _, axes = torch.linalg.eigh(centred.T @ centred)
     return F.normalize(centred @ axes.flip(1)[:, :width], dim=-1)
 
 
-def _once(flat: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def _distinct_tokens(flat: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Each distinct token of each text, with a one for it."""
     texts = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     tokens = torch.unique(texts * size + flat) % size
@@ -111,18 +113,18 @@ class EntityEmbeddings(nn.Module):
         self.project = nn.Linear(columns, width)
 
     def setup_vectors(
-        self, pieces: TokenizerProtocol | None, tokens: Tensor, *, unknown: int | None
+        self, tokenizer: TokenizerProtocol | None, tokens: Tensor, *, unknown: int | None
     ) -> None:
         """Compute the vectors, given the token vectors (V, W) of the underlying model."""
-        made = []
+        parts = []
         if self.graph_width:
             generator = torch.Generator().manual_seed(self.seed)
-            made.append(graph_vectors(self.knowledge, self.graph_width, generator=generator))
+            parts.append(graph_vectors(self.knowledge, self.graph_width, generator=generator))
         if self.gloss_width:
-            assert pieces is not None, "glosses are read by the tokeniser, which must be met first"
+            assert tokenizer is not None, "glosses need the tokenizer"
             width = self.gloss_width
-            made.append(gloss_vectors(self.knowledge, pieces, tokens, width, unknown=unknown))
-        self.vectors.copy_(torch.cat(made, -1))
+            parts.append(gloss_vectors(self.knowledge, tokenizer, tokens, width, unknown=unknown))
+        self.vectors.copy_(torch.cat(parts, -1))
 
     def forward(self, numbers: Tensor) -> Tensor:
         """(…, E) embeddings of the entities with these ids."""

@@ -20,7 +20,7 @@ from lmlab.knowledge.knowledge_base import KnowledgeBase, batch_encode
 class WordStartFinder(Protocol):
     """Knows where words begin, after `setup_tokenizer`."""
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None: ...
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None: ...
 
     def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
         """(B, T) bool: word starts among the positions `allowed` (B, T)."""
@@ -32,19 +32,22 @@ class EntityLexicon:
 
         p(entity | words) = count(words, entity) / Σ count(words, ·)
 
-    Of each alias the `most` entities with the largest counts are candidates, in descending order,
-    and their priors sum to one. Aliases are compared as tokens at word boundaries; every match is a
-    mention, also inside another, as in Peters et al. 2019: [Purple [Rain]]. Masked tokens belong to
-    no mention, so that neither candidates nor the mention itself leak what is masked. An alias with
-    a token unknown to the tokeniser is never matched. Cost: O(T) table look-ups for each length of
-    the aliases with the same first token; `setup_tokenizer` encodes every alias once.
+    Of each alias the `max_candidates` entities with the largest counts are candidates, in
+    descending order, and their priors sum to one. Aliases are compared as tokens at word
+    boundaries; every match is a mention, also inside another, as in Peters et al. 2019: [Purple
+    [Rain]]. Masked tokens belong to no mention, so that neither candidates nor the mention itself
+    leak what is masked. An alias with a token unknown to the tokenizer is never matched. Cost: O(T)
+    table look-ups for each length of the aliases with the same first token; `setup_tokenizer`
+    encodes every alias once.
     """
 
-    def __init__(self, knowledge: KnowledgeBase, words: WordStartFinder, *, most: int = 30) -> None:
-        assert most > 0
+    def __init__(
+        self, knowledge: KnowledgeBase, words: WordStartFinder, *, max_candidates: int = 30
+    ) -> None:
+        assert max_candidates > 0
         self.knowledge = knowledge
         self.words = words
-        self.max_candidates = most
+        self.max_candidates = max_candidates
         self._numbers: dict[tuple[int, ...], int] = {}
         """Alias ids by their tokens."""
         self._lengths: dict[int, tuple[int, ...]] = {}
@@ -55,31 +58,31 @@ class EntityLexicon:
         self._priors: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
 
     def __len__(self) -> int:
-        """Number of aliases that the tokeniser can encode."""
+        """Number of aliases that the tokenizer can encode."""
         return len(self._numbers)
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol, *, unknown: int | None) -> None:
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol, *, unknown: int | None) -> None:
         """Tokenise the aliases."""
-        self.words.setup_tokenizer(pieces)
+        self.words.setup_tokenizer(tokenizer)
         texts = list(dict.fromkeys(alias.words for alias in self.knowledge.aliases))
-        written = dict(zip(texts, map(tuple, batch_encode(pieces, texts)), strict=True))
+        encoded = dict(zip(texts, map(tuple, batch_encode(tokenizer, texts)), strict=True))
         counts: dict[tuple[int, ...], dict[int, float]] = {}
         for alias in self.knowledge.aliases:
-            tokens = written[alias.words]
+            tokens = encoded[alias.words]
             if tokens and unknown not in tokens:
-                among = counts.setdefault(tokens, {})
-                among[alias.entity] = among.get(alias.entity, 0.0) + alias.count
+                entity_counts = counts.setdefault(tokens, {})
+                entity_counts[alias.entity] = entity_counts.get(alias.entity, 0.0) + alias.count
         self._numbers = {tokens: number for number, tokens in enumerate(counts)}
         lengths: dict[int, set[int]] = {}
         for tokens in counts:
             lengths.setdefault(tokens[0], set()).add(len(tokens))
-        self._lengths = {first: tuple(sorted(all, reverse=True)) for first, all in lengths.items()}
-        self._keep_candidates(list(counts.values()))
+        self._lengths = {first: tuple(sorted(n, reverse=True)) for first, n in lengths.items()}
+        self._set_candidates(list(counts.values()))
 
-    def _keep_candidates(self, counts: Sequence[dict[int, float]]) -> None:
+    def _set_candidates(self, counts: Sequence[dict[int, float]]) -> None:
         entities, priors, first = list[int](), list[float](), [0]
-        for among in counts:
-            best = sorted(among.items(), key=lambda each: (-each[1], each[0]))[
+        for entity_counts in counts:
+            best = sorted(entity_counts.items(), key=lambda item: (-item[1], item[0]))[
                 : self.max_candidates
             ]
             total = sum(count for _, count in best)
@@ -97,7 +100,7 @@ class EntityLexicon:
         """
         starts = self.words.starts(batch, allowed)
         stops = starts | ~allowed
-        found: list[tuple[int, int, int, int]] = []
+        mentions: list[tuple[int, int, int, int]] = []
         if self._numbers:
             rows = zip(
                 batch.tokens.tolist(),
@@ -106,59 +109,59 @@ class EntityLexicon:
                 allowed.tolist(),
                 strict=True,
             )
-            for row, (tokens, begin, stop, may) in enumerate(rows):
-                for place, length, alias in self._match(tokens, begin, [*stop, True], may):
-                    found.append((row, place, place + length - 1, alias))
+            for row, (tokens, start, stop, usable) in enumerate(rows):
+                for position, length, alias in self._match(tokens, start, [*stop, True], usable):
+                    mentions.append((row, position, position + length - 1, alias))
         device = batch.tokens.device
-        table = torch.tensor(found, dtype=torch.long).view(-1, 4)
+        table = torch.tensor(mentions, dtype=torch.long).view(-1, 4)
         candidates, priors = self._candidates(table[:, 3].numpy())
         spans = MentionSpans(
             rows=table[:, 0].to(device),
             first=table[:, 1].to(device),
             last=table[:, 2].to(device),
-            entities=torch.full((len(found),), NO_ENTITY, device=device),
+            entities=torch.full((len(mentions),), NO_ENTITY, device=device),
             candidates=torch.from_numpy(candidates).to(device),
             priors=torch.from_numpy(priors).to(device),
         )
         return spans if batch.entities is None else with_gold_entities(spans, batch.entities)
 
     def _match(
-        self, tokens: list[int], begin: list[bool], stop: list[bool], may: list[bool]
+        self, tokens: list[int], starts: list[bool], stops: list[bool], allowed: list[bool]
     ) -> list[tuple[int, int, int]]:
         """Position, length and alias of each mention in a row, by position."""
-        found = []
-        for place, token in enumerate(tokens):
-            if not begin[place] or token not in self._lengths:
+        mentions = []
+        for position, token in enumerate(tokens):
+            if not starts[position] or token not in self._lengths:
                 continue
             for length in reversed(self._lengths[token]):
-                end = place + length
-                if end >= len(stop) or not all(may[place:end]):
+                end = position + length
+                if end >= len(stops) or not all(allowed[position:end]):
                     break
-                alias = self._numbers.get(tuple(tokens[place:end]))
-                if alias is not None and stop[end]:
-                    found.append((place, length, alias))
-        return found
+                alias = self._numbers.get(tuple(tokens[position:end]))
+                if alias is not None and stops[end]:
+                    mentions.append((position, length, alias))
+        return mentions
 
     def _candidates(
         self, aliases: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """(M, C) candidates of some aliases and their priors, C the maximum."""
         first, last = self._first[aliases], self._first[aliases + 1]
-        most = int((last - first).max(initial=0))
-        places = first[:, None] + np.arange(most)
-        real = places < last[:, None]
-        places = np.where(real, places, 0)
-        if not most:
-            return places, places.astype(np.float32)
-        entities = np.where(real, self._entities[places], NO_ENTITY)
-        return entities, np.where(real, self._priors[places], np.float32(0))
+        width = int((last - first).max(initial=0))
+        index = first[:, None] + np.arange(width)
+        real = index < last[:, None]
+        index = np.where(real, index, 0)
+        if not width:
+            return index, index.astype(np.float32)
+        entities = np.where(real, self._entities[index], NO_ENTITY)
+        return entities, np.where(real, self._priors[index], np.float32(0))
 
 
 def with_gold_entities(spans: MentionSpans, entities: Tensor) -> MentionSpans:
     """The spans with the gold entities (B, T) of a corpus, where they match exactly."""
-    known = annotated_spans(entities)
-    table = zip(known.rows.tolist(), known.first.tolist(), known.last.tolist(), strict=True)
-    names = dict(zip(table, known.entities.tolist(), strict=True))
-    places = zip(spans.rows.tolist(), spans.first.tolist(), spans.last.tolist(), strict=True)
-    found = [names.get(place, NO_ENTITY) for place in places]
-    return replace(spans, entities=torch.tensor(found, dtype=torch.long).to(entities.device))
+    gold = annotated_spans(entities)
+    table = zip(gold.rows.tolist(), gold.first.tolist(), gold.last.tolist(), strict=True)
+    entity_at = dict(zip(table, gold.entities.tolist(), strict=True))
+    keys = zip(spans.rows.tolist(), spans.first.tolist(), spans.last.tolist(), strict=True)
+    matched = [entity_at.get(key, NO_ENTITY) for key in keys]
+    return replace(spans, entities=torch.tensor(matched, dtype=torch.long).to(entities.device))

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from lmlab.core.entity_memory import HiddenMemory, MemoryOutput
 from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans
-from lmlab.core.hidden_memory import HiddenMemory, MemoryOutput
 from lmlab.core.view import View
 from lmlab.knowledge.entity_embeddings import EntityEmbeddings
 from lmlab.layers.attention import MultiHeadAttention
@@ -49,10 +49,10 @@ class SpanPooling(nn.Module):
         """(M, W) of the spans from `first` to `last` (M,) in `rows` (M,) of values (B, T, W)."""
         if not len(rows):
             return values.new_zeros(0, values.shape[-1])
-        longest = int((last - first).max()) + 1
-        places = first[:, None] + torch.arange(longest, device=first.device)
-        inside = places <= last[:, None]
-        vectors = values[rows[:, None], places.minimum(last[:, None])]
+        max_length = int((last - first).max()) + 1
+        positions = first[:, None] + torch.arange(max_length, device=first.device)
+        inside = positions <= last[:, None]
+        vectors = values[rows[:, None], positions.minimum(last[:, None])]
         scores = self.score(vectors).squeeze(-1).masked_fill(~inside, -torch.inf)
         pooled: Tensor = (torch.softmax(scores, -1)[..., None] * vectors).sum(1)
         return pooled
@@ -109,32 +109,32 @@ class EntityLinker(nn.Module):
         pooled = self.pooling(values, spans.rows, spans.first, spans.last)
         if not len(spans):
             return pooled
-        side_by_side = PackedMentions.of(spans.rows, len(values))
-        looked = self.block(side_by_side.pack(pooled), side_by_side.scope())
-        return side_by_side.unpack(looked)
+        packing = PackedMentions.of(spans.rows, len(values))
+        attended = self.block(packing.pack(pooled), packing.scope())
+        return packing.unpack(attended)
 
     def score(self, mentions: Tensor, spans: MentionSpans) -> tuple[Tensor, Tensor, Tensor]:
         """Step 4: ψ (M, C), -inf where there is no candidate; ψ̃ (M, C); ẽ (M, E), 0 for NULL."""
         real = spans.candidates != NO_ENTITY
-        which = real.nonzero()[:, 0]
+        mention = real.nonzero()[:, 0]
         vectors = self.entities(spans.candidates[real])
-        products = (mentions[which] * vectors).sum(-1)
-        found = self.scores(spans.priors[real], products)
-        scores = found.new_full(real.shape, -torch.inf).masked_scatter(real, found)
+        products = (mentions[mention] * vectors).sum(-1)
+        real_scores = self.scores(spans.priors[real], products)
+        scores = real_scores.new_full(real.shape, -torch.inf).masked_scatter(real, real_scores)
         weights = candidate_weights(scores, self.threshold)
-        mixed = torch.zeros_like(mentions)
-        return scores, weights, mixed.index_add(0, which, weights[real][:, None] * vectors)
+        mixture = torch.zeros_like(mentions)
+        return scores, weights, mixture.index_add(0, mention, weights[real][:, None] * vectors)
 
 
 def candidate_weights(scores: Tensor, threshold: float | None) -> Tensor:
     """(M, C) softmax over the candidates that reach the threshold; zeros where none does."""
-    kept = scores > -torch.inf
+    eligible = scores > -torch.inf
     if threshold is not None:
-        kept = kept & (scores >= threshold)
-    some = kept.any(-1, keepdim=True)
+        eligible = eligible & (scores >= threshold)
+    nonempty = eligible.any(-1, keepdim=True)
     # An empty softmax would be nan, and so would its gradient.
-    shown = scores.masked_fill(~kept & some, -torch.inf).masked_fill(~some, 0.0)
-    return torch.softmax(shown, -1) * kept if scores.shape[-1] else scores
+    masked_scores = scores.masked_fill(~eligible & nonempty, -torch.inf).masked_fill(~nonempty, 0.0)
+    return torch.softmax(masked_scores, -1) * eligible if scores.shape[-1] else scores
 
 
 class KnowledgeAttention(HiddenMemory):
@@ -185,30 +185,30 @@ class KnowledgeAttention(HiddenMemory):
         assert spans is not None, "the objective tells where mentions may be"
         projected = self.project(values)
         mentions = self.linker.mention_vectors(projected, spans)
-        scores, weights, mixed = self.linker.score(mentions, spans)
-        none = weights.sum(-1) == 0
-        enhanced = mentions + torch.where(none[:, None], self.null, mixed)
-        read = self._recontextualise(projected, enhanced, spans)
-        found = {"scores": scores, "weights": weights, "chosen": best_candidates(weights, spans)}
-        return MemoryOutput(values=values + self.back(read), outputs=found)
+        scores, weights, entity_vectors = self.linker.score(mentions, spans)
+        unlinked = weights.sum(-1) == 0
+        enhanced = mentions + torch.where(unlinked[:, None], self.null, entity_vectors)
+        recontextualised = self._recontextualise(projected, enhanced, spans)
+        outputs = {"scores": scores, "weights": weights, "chosen": best_candidates(weights, spans)}
+        return MemoryOutput(values=values + self.back(recontextualised), outputs=outputs)
 
     def _recontextualise(self, projected: Tensor, mentions: Tensor, spans: MentionSpans) -> Tensor:
         """(B, T, E) step 6: attention from words to the mentions of their row and NULL."""
-        side_by_side = PackedMentions.of(spans.rows, len(projected), before=1)
-        source = side_by_side.pack(mentions)
+        packing = PackedMentions.of(spans.rows, len(projected), offset=1)
+        source = packing.pack(mentions)
         null = self.null.expand(len(source), 1, -1)
         source = torch.cat([null, source[:, 1:]], 1)
-        read = self.attention(projected, side_by_side.scope(projected.shape[1]), source=source)
-        around = self.feed_forward_residual
-        return around.sublayer_output(read, self.feed_forward(around.sublayer_input(read)))
+        words = self.attention(projected, packing.scope(projected.shape[1]), source=source)
+        residual = self.feed_forward_residual
+        return residual.sublayer_output(words, self.feed_forward(residual.sublayer_input(words)))
 
 
 def best_candidates(weights: Tensor, spans: MentionSpans) -> Tensor:
     """(M,) the candidate with the largest weight, NO_ENTITY where all are zero."""
     if not weights.shape[-1]:
         return torch.full_like(spans.rows, NO_ENTITY)
-    best, place = weights.max(-1)
-    chosen = spans.candidates.gather(-1, place[:, None]).squeeze(-1)
+    best, index = weights.max(-1)
+    chosen = spans.candidates.gather(-1, index[:, None]).squeeze(-1)
     return chosen.masked_fill(best == 0, NO_ENTITY)
 
 
@@ -224,13 +224,13 @@ class PackedMentions:
         self.size = size
 
     @classmethod
-    def of(cls, rows: Tensor, count: int, *, before: int = 0) -> PackedMentions:
-        """From the row of each mention (M,), in order; `before` slots stay free at the front."""
+    def of(cls, rows: Tensor, count: int, *, offset: int = 0) -> PackedMentions:
+        """From the row of each mention (M,), in order; `offset` slots stay free at the front."""
         counts = torch.bincount(rows, minlength=count)
         first = counts.cumsum(0) - counts
-        slots = torch.arange(len(rows), device=rows.device) - first[rows] + before
-        taken = counts + before
-        return cls(rows, slots, taken, int(taken.max()) if count else 0)
+        slots = torch.arange(len(rows), device=rows.device) - first[rows] + offset
+        used = counts + offset
+        return cls(rows, slots, used, int(used.max()) if count else 0)
 
     def pack(self, vectors: Tensor) -> Tensor:
         packed = vectors.new_zeros(len(self.counts), self.size, vectors.shape[-1])
@@ -241,8 +241,8 @@ class PackedMentions:
 
     def scope(self, words: int | None = None) -> AttentionContext:
         """Attention from all slots of a row, or from so many `words`, to its used slots."""
-        place = torch.arange(self.size, device=self.rows.device)[None]
-        asks = place if words is None else place.new_zeros(1, words)
+        slots = torch.arange(self.size, device=self.rows.device)[None]
+        query_positions = slots if words is None else slots.new_zeros(1, words)
         # A row without mentions attends to its first slot, as an empty softmax is nan.
-        mask = (place < self.counts.clamp(min=1)[:, None])[:, None, None]
-        return AttentionContext(mask=mask, query_positions=asks, key_positions=place)
+        mask = (slots < self.counts.clamp(min=1)[:, None])[:, None, None]
+        return AttentionContext(mask=mask, query_positions=query_positions, key_positions=slots)

@@ -18,16 +18,16 @@ from lmlab.core.untrusted_input import parse_json, unpack_gzip
 
 @runtime_checkable
 class BatchTokenizer(Protocol):
-    """A tokeniser with a fast method for many texts."""
+    """A tokenizer with a fast method for many texts."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
-def batch_encode(pieces: TokenizerProtocol, texts: Sequence[str]) -> list[list[int]]:
+def batch_encode(tokenizer: TokenizerProtocol, texts: Sequence[str]) -> list[list[int]]:
     """Token ids of each text."""
-    if isinstance(pieces, BatchTokenizer):
-        return pieces.encode_batch(texts)
-    return [pieces.encode(text) for text in texts]
+    if isinstance(tokenizer, BatchTokenizer):
+        return tokenizer.encode_batch(texts)
+    return [tokenizer.encode(text) for text in texts]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,35 +87,35 @@ class KnowledgeBase:
             raise UserError(f"the knowledge has no entity {name!r}; check its name.")
         return self.numbers[name]
 
-    def find(self, called: str) -> int:
+    def find(self, name: str) -> int:
         """The id of the entity with this name, or with this title if it is unique."""
-        if called in self.numbers:
-            return self.numbers[called]
-        titled = [number for number, each in enumerate(self.entities) if each.title == called]
-        if not titled:
-            close = nearest_names(called, {each.title or each.name for each in self.entities})
-            meant = " or ".join(map(repr, close))
-            hint = f"did you mean {meant}?" if close else "check its name."
-            raise UserError(f"the knowledge has no entity {called!r}; {hint}")
-        if len(titled) > 1:
-            names = ", ".join(self.entities[number].name for number in titled[:4])
-            raise UserError(f"several entities have the title {called!r}; give a name ({names}).")
-        return titled[0]
+        if name in self.numbers:
+            return self.numbers[name]
+        matches = [number for number, entity in enumerate(self.entities) if entity.title == name]
+        if not matches:
+            close = nearest_names(name, {entity.title or entity.name for entity in self.entities})
+            suggestions = " or ".join(map(repr, close))
+            hint = f"did you mean {suggestions}?" if close else "check its name."
+            raise UserError(f"the knowledge has no entity {name!r}; {hint}")
+        if len(matches) > 1:
+            names = ", ".join(self.entities[number].name for number in matches[:4])
+            raise UserError(f"several entities have the title {name!r}; give a name ({names}).")
+        return matches[0]
 
     def relation(self, name: str) -> int:
         """The id of a relation; raises a UserError that lists the existing ones."""
         if name not in self.relations:
-            known = ", ".join(self.relations[:8])
-            raise UserError(f"the knowledge has no relation {name!r}; it has {known}.")
+            existing = ", ".join(self.relations[:8])
+            raise UserError(f"the knowledge has no relation {name!r}; it has {existing}.")
         return self.relations.index(name)
 
     @cached_property
     def objects(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
         """Objects of each (subject, relation) that has any, in the order of the facts."""
-        found: dict[tuple[int, int], dict[int, None]] = {}
+        by_key: dict[tuple[int, int], dict[int, None]] = {}
         for fact in self.facts:
-            found.setdefault((fact.subject, fact.relation), {})[fact.object] = None
-        return {key: tuple(objects) for key, objects in found.items()}
+            by_key.setdefault((fact.subject, fact.relation), {})[fact.object] = None
+        return {key: tuple(objects) for key, objects in by_key.items()}
 
     def fingerprint(self) -> str:
         """Hash of all content; cached."""
@@ -152,8 +152,8 @@ class KnowledgeBase:
                     for name, title, description in content["entities"]
                 ),
                 relations=tuple(map(str, content["relations"])),
-                aliases=tuple(Alias(*each) for each in content["aliases"]),
-                facts=tuple(Fact(*each) for each in content["facts"]),
+                aliases=tuple(Alias(*fields) for fields in content["aliases"]),
+                facts=tuple(Fact(*fields) for fields in content["facts"]),
             )
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{where} is damaged ({error}); train the run again.") from error

@@ -1,9 +1,19 @@
-"""Loading of knowledge bases from a specification (`--knowledge KNOWLEDGE`)."""
+"""Loading of knowledge bases: built-in ones (capitals, WordNet), or a folder of tables.
+
+    entities.tsv   name ⇥ title ⇥ description      title and description are optional
+    aliases.tsv    words ⇥ entity ⇥ count          count, its frequency, is 1 by default
+    facts.tsv      subject ⇥ relation ⇥ object
+
+Entities are identified by `name`. `aliases` is optional: without it, titles (or names) are the
+surface forms; `facts` is optional too. Words are written as in the texts: they are compared as
+tokens. Instead of a `.tsv` there may be a `.jsonl` with one object per line whose keys are the
+column names; either may be gzipped (.gz).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +22,7 @@ from typing import Any
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.untrusted_input import parse_json
 from lmlab.data.countries import Country, country_table
-from lmlab.data.languages.capitals_told import countries_with_capital_unstated
+from lmlab.data.languages.capitals_annotated import countries_with_capital_unstated
 from lmlab.data.lines import Errors, ReadingReport, check_errors, held_lines
 from lmlab.knowledge.knowledge_base import Alias, Entity, Fact, KnowledgeBase
 from lmlab.knowledge.wordnet_knowledge import all_synsets, common_synsets, letter_synsets
@@ -28,48 +38,48 @@ def capitals_knowledge() -> KnowledgeBase:
     A Chinese name is an entity of its own, so that naming is a relation too.
     """
     names: dict[str, None] = {}
-    for each in country_table():
-        names.update(dict.fromkeys((each.country_en, each.capital_en)))
-    names.update(dict.fromkeys(each.city_en for each in country_table() if each.city_en))
-    for each in country_table():
-        names.update(dict.fromkeys((each.country_zh, each.capital_zh)))
+    for row in country_table():
+        names.update(dict.fromkeys((row.country_en, row.capital_en)))
+    names.update(dict.fromkeys(row.city_en for row in country_table() if row.city_en))
+    for row in country_table():
+        names.update(dict.fromkeys((row.country_zh, row.capital_zh)))
     numbers = {name: number for number, name in enumerate(names)}
     return KnowledgeBase(
         entities=tuple(Entity(name=name, title=name) for name in names),
         relations=CAPITAL_RELATIONS,
         aliases=tuple(Alias(name, number, 1.0) for name, number in numbers.items()),
         facts=tuple(
-            dict.fromkeys(fact for each in country_table() for fact in _facts(each, numbers))
+            dict.fromkeys(fact for row in country_table() for fact in _facts(row, numbers))
         ),
     )
 
 
 @cache
 def stated_capitals_knowledge() -> KnowledgeBase:
-    """The same without the capitals that the corpus `capitals-told` does not state."""
-    whole = capitals_knowledge()
-    left_out = {whole.number(each.country_en) for each in countries_with_capital_unstated()}
-    return replace(whole, facts=tuple(each for each in whole.facts if not _is_of(each, left_out)))
+    """The same without the capitals that the corpus `capitals-annotated` does not state."""
+    full = capitals_knowledge()
+    unstated = {full.number(row.country_en) for row in countries_with_capital_unstated()}
+    return replace(full, facts=tuple(f for f in full.facts if not _has_capital(f, unstated)))
 
 
 def _facts(country: Country, numbers: dict[str, int]) -> list[Fact]:
     """Facts of a country, in both directions."""
-    told = (
+    triples = (
         (country.country_en, "capital", country.capital_en),
         (country.country_en, "city", country.city_en),
         (country.country_en, "in Chinese", country.country_zh),
         (country.capital_en, "in Chinese", country.capital_zh),
     )
-    found = []
-    for subject, name, object in told:
+    facts = []
+    for subject, name, object in triples:
         if object:
             relation, pair = CAPITAL_RELATIONS.index(name), (numbers[subject], numbers[object])
-            found.append(Fact(pair[0], relation, pair[1]))
-            found.append(Fact(pair[1], relation + 1, pair[0]))
-    return found
+            facts.append(Fact(pair[0], relation, pair[1]))
+            facts.append(Fact(pair[1], relation + 1, pair[0]))
+    return facts
 
 
-def _is_of(fact: Fact, countries: Collection[int]) -> bool:
+def _has_capital(fact: Fact, countries: Collection[int]) -> bool:
     """Whether a fact states the capital of one of some countries, in either direction."""
     if fact.relation == CAPITAL_RELATIONS.index("capital"):
         return fact.subject in countries
@@ -89,25 +99,25 @@ class KnowledgeTable:
 
     def find(self, folder: Path) -> Path | None:
         """The file in the folder, or None."""
-        found = [p for end in EXTENSIONS if (p := folder / f"{self.name}{end}").exists()]
-        if len(found) > 1:
-            raise UserError(f"{found[0]} and {found[1]} are the same table; remove one of them.")
-        return found[0] if found else None
+        paths = [p for end in EXTENSIONS if (p := folder / f"{self.name}{end}").exists()]
+        if len(paths) > 1:
+            raise UserError(f"{paths[0]} and {paths[1]} are the same table; remove one of them.")
+        return paths[0] if paths else None
 
     def cells(self, line: str, *, as_json: bool) -> list[Any]:
         """The columns of a line; raises a ValueError that says what is wrong."""
         if not as_json:
             cells: list[Any] = [cell.strip() for cell in line.split("\t")]
-            given = len(cells)
+            width = len(cells)
         else:
             row = parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError(f"expected an object, got {type(row).__name__}")
-            given = next((n for n, key in enumerate(self.columns) if key not in row), len(row))
+            width = next((n for n, key in enumerate(self.columns) if key not in row), len(row))
             cells = [row.get(key, "") for key in self.columns]
-        if not self.needed <= given <= len(self.columns) or "" in cells[: self.needed]:
-            least, most = self.needed, len(self.columns)
-            count = f"{least} to {most}" if least < most else str(most)
+        if not self.needed <= width <= len(self.columns) or "" in cells[: self.needed]:
+            low, high = self.needed, len(self.columns)
+            count = f"{low} to {high}" if low < high else str(high)
             raise ValueError(f"expected {count} columns ({', '.join(self.columns)})")
         cells += [""] * (len(self.columns) - len(cells))
         texts = cells if self.columns[-1] != "count" else cells[:-1]
@@ -126,7 +136,7 @@ def read_knowledge_folder(
 ) -> KnowledgeBase:
     """Load the knowledge base in a folder. A bad row is an error with its file and line; with
     `errors="replace"` it is dropped and counted in `report.bad_rows`."""
-    reading = _Reading(errors, ReadingReport() if report is None else report)
+    reading = _TableReader(errors, ReadingReport() if report is None else report)
     where = ENTITIES.find(folder)
     if where is None:
         raise UserError(
@@ -134,10 +144,10 @@ def read_knowledge_folder(
             "found neither."
         )
     reading.take(ENTITIES, where, reading.entity)
-    for table, take in ((ALIASES, reading.alias), (FACTS, reading.fact)):
+    for table, add_row in ((ALIASES, reading.alias), (FACTS, reading.fact)):
         path = table.find(folder)
         if path is not None:
-            reading.take(table, path, take)
+            reading.take(table, path, add_row)
     entities = tuple(reading.entities.values())
     if not reading.aliases and ALIASES.find(folder) is None:
         reading.aliases = [Alias(e.title or e.name, n, 1.0) for n, e in enumerate(entities)]
@@ -149,7 +159,7 @@ def read_knowledge_folder(
     )
 
 
-class _Reading:
+class _TableReader:
     """Rows parsed so far."""
 
     def __init__(self, errors: Errors, report: ReadingReport) -> None:
@@ -161,25 +171,24 @@ class _Reading:
         self.aliases: list[Alias] = []
         self.facts: list[Fact] = []
 
-    def take(self, table: KnowledgeTable, path: Path, keep: Callable[[list[Any]], None]) -> None:
-        """Pass every row of a file to `keep`, which raises a ValueError for an invalid one."""
-        kept = 0
-        for number, line in self._lines(path):
+    def take(self, table: KnowledgeTable, path: Path, add_row: Callable[[list[Any]], None]) -> None:
+        """Pass every row of a file to `add_row`, which raises a ValueError for an invalid one."""
+        accepted = 0
+        for number, line in held_lines(path, self.report, self.errors):
+            if not line:
+                continue
             try:
-                keep(table.cells(line, as_json=".jsonl" in path.suffixes))
-                kept += 1
+                add_row(table.cells(line, as_json=".jsonl" in path.suffixes))
+                accepted += 1
             except ValueError as error:
                 if self.errors == "strict":
                     raise UserError(f"{path}, line {number}: {error}.") from None
                 self.report.bad_rows += 1
-        if not kept:
+        if not accepted:
             raise UserError(
                 f"{path} has no row of {', '.join(table.columns)}; add one"
                 + ("." if table is ENTITIES else ", or remove the file.")
             )
-
-    def _lines(self, path: Path) -> Iterator[tuple[int, str]]:
-        return ((n, line) for n, line in held_lines(path, self.report, self.errors) if line)
 
     def entity(self, cells: list[Any]) -> None:
         name, title, description = cells
@@ -189,8 +198,8 @@ class _Reading:
         self.entities[name] = Entity(name=name, title=title, description=description)
 
     def alias(self, cells: list[Any]) -> None:
-        words, entity, told = cells
-        self.aliases.append(Alias(words, self._number(entity), _count(told)))
+        words, entity, count = cells
+        self.aliases.append(Alias(words, self._number(entity), _parse_count(count)))
 
     def fact(self, cells: list[Any]) -> None:
         subject, relation, object = cells
@@ -204,15 +213,15 @@ class _Reading:
         return self.numbers[entity]
 
 
-def _count(told: Any) -> float:
-    if told == "":
+def _parse_count(value: Any) -> float:
+    if value == "":
         return 1.0
     try:
-        count = float(told)
+        count = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"expected a number as count, got {told!r}") from None
+        raise ValueError(f"expected a number as count, got {value!r}") from None
     if not (math.isfinite(count) and count > 0):
-        raise ValueError(f"expected a count above 0, got {told!r}")
+        raise ValueError(f"expected a count above 0, got {value!r}")
     return count
 
 
@@ -221,8 +230,7 @@ def load_knowledge(
 ) -> KnowledgeBase:
     """Load the knowledge base that a specification names.
 
-    A built-in one, or a folder of tables: see `knowledge_files` for its format, and for `errors`
-    and `report`.
+    A built-in one, or a folder of tables; for `errors` and `report` see `read_knowledge_folder`.
     """
     if str(spec) in BUILTIN_KNOWLEDGE:
         return BUILTIN_KNOWLEDGE[str(spec)]()
@@ -239,7 +247,7 @@ def load_knowledge(
 
 BUILTIN_KNOWLEDGE: dict[str, Callable[[], KnowledgeBase]] = {
     "capitals": capitals_knowledge,
-    "capitals-told": stated_capitals_knowledge,
+    "capitals-annotated": stated_capitals_knowledge,
     "wordnet": all_synsets,
     "wordnet-common": common_synsets,
     "wordnet-letters": letter_synsets,

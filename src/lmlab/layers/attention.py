@@ -107,23 +107,25 @@ class MultiHeadAttention(nn.Module):
             projected = self.qkv_projection(values) if projected is None else projected
             if scope.shared_prefixes is not None:
                 projected = scope.shared_prefixes.expand(projected)
-            queries, keys, read = self._split(projected, 3)
+            queries, keys, value_vectors = self._split(projected, 3)
             keys = self._with_key_positions(keys, scope.key_positions)
         elif self._has_few_queries(values, source, scope):
             return self._attend_from_few(values, source, scope)
         else:
             queries = self.queries(values)
-            keys, read = self.keys_values(source, scope.key_positions)
-        return self._attend(queries, keys, read, scope)
+            keys, value_vectors = self.keys_values(source, scope.key_positions)
+        return self._attend(queries, keys, value_vectors, scope)
 
     def step(
         self, values: Tensor, scope: AttentionContext, cache: KVCache, new_positions: Tensor
     ) -> tuple[Tensor, KVCache]:
         """Incremental self-attention of new positions, (B, new, W), and the extended KV cache."""
-        queries, keys, read = self._split(self.qkv_projection(values), 3)
-        after = cache.append(self._with_key_positions(keys, new_positions), read)
-        alone = queries.shape[2] == 1 and len(queries) >= PLAIN_PRODUCT_ROWS
-        return self._attend(queries, after.keys, after.values, scope, fused=not alone), after
+        queries, keys, value_vectors = self._split(self.qkv_projection(values), 3)
+        extended = cache.append(self._with_key_positions(keys, new_positions), value_vectors)
+        single_query = queries.shape[2] == 1 and len(queries) >= PLAIN_PRODUCT_ROWS
+        return self._attend(
+            queries, extended.keys, extended.values, scope, fused=not single_query
+        ), extended
 
     def attend_to_cache(self, values: Tensor, scope: AttentionContext, cache: KVCache) -> Tensor:
         """(B, new, W) attention to the cached positions, without extending the cache."""
@@ -140,10 +142,10 @@ class MultiHeadAttention(nn.Module):
         if self.positions is not None:
             return self._attend(queries, *cache.expand_to_texts(), scope)
         shared = scope.select_rows(cache.assignment.first_texts)
-        asking = cache.group_queries(queries)
+        grouped = cache.group_queries(queries)
         # With a handful of queries, plain products are faster than the fused kernel.
-        found = self._attend(asking, cache.keys, cache.values, shared, fused=False)
-        return cache.ungroup(found, values.shape[1])
+        outputs = self._attend(grouped, cache.keys, cache.values, shared, fused=False)
+        return cache.ungroup(outputs, values.shape[1])
 
     def queries(self, values: Tensor) -> Tensor:
         """(B, H, T, D) the queries alone."""
@@ -153,8 +155,8 @@ class MultiHeadAttention(nn.Module):
     def keys_values(self, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, T, D) the keys and values of a source."""
         weight, bias = self._part(1, 3)
-        keys, read = self._split(F.linear(source, weight, bias), 2)
-        return self._with_key_positions(keys, positions), read
+        keys, value_vectors = self._split(F.linear(source, weight, bias), 2)
+        return self._with_key_positions(keys, positions), value_vectors
 
     def _part(self, first: int, last: int) -> tuple[Tensor, Tensor | None]:
         rows = slice(first * self.inner_width, last * self.inner_width)
@@ -174,22 +176,24 @@ class MultiHeadAttention(nn.Module):
         self,
         queries: Tensor,
         keys: Tensor,
-        read: Tensor,
+        value_vectors: Tensor,
         scope: AttentionContext,
         *,
         fused: bool = True,
     ) -> Tensor:
         """(B, Tq, W) the weighted means of the values, through the output map."""
-        turned, scope = self._with_query_positions(queries, scope)
-        turned, keys = self.scores.prepare(turned), self.scores.prepare(keys)
-        noted = scope.record is not None or self.scores.hard or self._reads_positions
-        reading = self._attend_fused if fused and not noted else self._attend_with_weights
-        mean = reading(turned, keys, read, scope)
+        positioned, scope = self._with_query_positions(queries, scope)
+        positioned, keys = self.scores.prepare(positioned), self.scores.prepare(keys)
+        needs_weights = scope.record is not None or self.scores.hard or self._values_have_positions
+        attend = self._attend_fused if fused and not needs_weights else self._attend_with_weights
+        mean = attend(positioned, keys, value_vectors, scope)
         if scope.disabled_heads:
             mean = zero_disabled_heads(mean, scope.disabled_heads)
-        joined = mean.transpose(1, 2).flatten(2)
+        concatenated = mean.transpose(1, 2).flatten(2)
         return self.output(
-            joined if scope.shared_prefixes is None else scope.shared_prefixes.gather(joined)
+            concatenated
+            if scope.shared_prefixes is None
+            else scope.shared_prefixes.gather(concatenated)
         )
 
     def _with_query_positions(
@@ -203,8 +207,8 @@ class MultiHeadAttention(nn.Module):
         if extra is None:
             # A rotation preserves norms, so the queries need not be normalised before it.
             return self.positions.transform_queries(queries, scope.query_positions), scope
-        turned = self.positions.transform_queries(queries_for_positions, scope.query_positions)
-        return turned, scope.with_bias(extra * self.scores.position_scale)
+        positioned = self.positions.transform_queries(queries_for_positions, scope.query_positions)
+        return positioned, scope.with_bias(extra * self.scores.position_scale)
 
     def _has_few_queries(self, values: Tensor, source: Tensor, scope: AttentionContext) -> bool:
         """Whether queries are so few that it is cheaper not to compute keys and values."""
@@ -228,8 +232,10 @@ class MultiHeadAttention(nn.Module):
         """
         rows, count = values.shape[:2]
         parts = self.qkv_projection.weight.view(3, self.heads, self.head_width, -1)
-        asking = torch.einsum("bhmd,hdw->bhmw", self.queries(values), parts[1]).flatten(1, 2)
-        scores = asking @ source.transpose(1, 2) * self.scores.scale
+        projected_queries = torch.einsum("bhmd,hdw->bhmw", self.queries(values), parts[1]).flatten(
+            1, 2
+        )
+        scores = projected_queries @ source.transpose(1, 2) * self.scores.scale
         scores = scores.view(rows, self.heads, count, -1)
         mask = scope.additive_mask(scores)
         # A fully masked query outputs zero, as in the fused kernel.
@@ -244,17 +250,17 @@ class MultiHeadAttention(nn.Module):
         return self.output(mean.transpose(1, 2).flatten(2))
 
     @property
-    def _reads_positions(self) -> bool:
+    def _values_have_positions(self) -> bool:
         return self.positions is not None and self.positions.affects_values
 
     def _attend_fused(
-        self, queries: Tensor, keys: Tensor, read: Tensor, scope: AttentionContext
+        self, queries: Tensor, keys: Tensor, value_vectors: Tensor, scope: AttentionContext
     ) -> Tensor:
         """(B, H, Tq, D) by torch's fused kernel, which does not return the weights."""
         return F.scaled_dot_product_attention(
             queries,
             keys,
-            read,
+            value_vectors,
             attn_mask=scope.mask,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=scope.causal,
@@ -262,7 +268,7 @@ class MultiHeadAttention(nn.Module):
         )
 
     def _attend_with_weights(
-        self, queries: Tensor, keys: Tensor, read: Tensor, scope: AttentionContext
+        self, queries: Tensor, keys: Tensor, value_vectors: Tensor, scope: AttentionContext
     ) -> Tensor:
         """The same with explicit attention weights (B, H, Tq, Tk)."""
         scores = queries @ keys.transpose(-1, -2) * self.scores.scale
@@ -281,7 +287,7 @@ class MultiHeadAttention(nn.Module):
             sums_to_one="source",
         )
         weights = F.dropout(weights, self.dropout, self.training)
-        mean = weights @ read
+        mean = weights @ value_vectors
         if self.positions is not None and self.positions.affects_values:
             mean = mean + self.positions.read(weights, scope)
         return mean
@@ -296,6 +302,6 @@ def hard_attention_weights(weights: Tensor) -> Tensor:
 
 def zero_disabled_heads(mean: Tensor, heads: frozenset[int]) -> Tensor:
     """(B, H, T, D) with the outputs of disabled heads set to zero."""
-    kept = torch.ones(mean.shape[1], device=mean.device, dtype=mean.dtype)
-    kept[sorted(heads)] = 0
-    return mean * kept[:, None, None]
+    enabled = torch.ones(mean.shape[1], device=mean.device, dtype=mean.dtype)
+    enabled[sorted(heads)] = 0
+    return mean * enabled[:, None, None]

@@ -44,8 +44,8 @@ class AttentionContext:
         self, name: str, disabled_heads: frozenset[int] = frozenset()
     ) -> AttentionContext:
         """The same for one layer; names are joined."""
-        joined = f"{self.name} {name}".strip()
-        return replace(self, name=joined, disabled_heads=disabled_heads)
+        full_name = f"{self.name} {name}".strip()
+        return replace(self, name=full_name, disabled_heads=disabled_heads)
 
     def with_captures(self, record: dict[str, Capture]) -> AttentionContext:
         """The same with internal values captured."""
@@ -53,10 +53,10 @@ class AttentionContext:
 
     def capture(
         self,
-        what: str,
+        name: str,
         values: Tensor,
         axes: tuple[str, ...],
-        reading: str,
+        caption: str,
         names: Mapping[str, tuple[str, ...]] | None = None,
         *,
         bounds: Bounds = REAL,
@@ -64,11 +64,11 @@ class AttentionContext:
     ) -> None:
         """Record an internal value under the name of this layer, if requested."""
         if self.record is not None:
-            title = f"{self.name} {what}".strip()
+            title = f"{self.name} {name}".strip()
             self.record[title] = Capture(
                 values=values.detach(),
                 axes=axes,
-                caption=reading,
+                caption=caption,
                 names=names or {},
                 bounds=bounds,
                 sums_to_one=sums_to_one,
@@ -80,12 +80,12 @@ class AttentionContext:
             return to_additive(self._causal_mask(), like)
         return None if self.mask is None else to_additive(self.mask, like)
 
-    def at_positions(self, places: Tensor) -> AttentionContext:
+    def at_positions(self, positions: Tensor) -> AttentionContext:
         """The same with queries only at the positions (B, M) of each row."""
-        rows = torch.arange(len(places), device=places.device)[:, None]
+        rows = torch.arange(len(positions), device=positions.device)[:, None]
 
         def entries(values: Tensor) -> Tensor:
-            return values.expand(len(places), *values.shape[1:])[rows, places]
+            return values.expand(len(positions), *values.shape[1:])[rows, positions]
 
         mask = self.mask
         if self.causal:
@@ -112,8 +112,8 @@ class AttentionContext:
 
     def with_bias(self, bias: Tensor) -> AttentionContext:
         """The same with a bias (B or 1, H, Tq, Tk) added to all scores."""
-        before = self.additive_mask(bias)
-        return replace(self, mask=bias if before is None else before + bias, causal=False)
+        mask = self.additive_mask(bias)
+        return replace(self, mask=bias if mask is None else mask + bias, causal=False)
 
 
 def to_additive(mask: Tensor, like: Tensor) -> Tensor:

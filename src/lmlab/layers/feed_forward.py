@@ -1,4 +1,4 @@
-"""Position-wise feed-forward sublayer of a Transformer."""
+"""Feed-forward layers: Transformer FFN, gated (GEGLU), residual MLP, and BERT's MLM head."""
 
 from __future__ import annotations
 
@@ -7,23 +7,6 @@ from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-class ResidualMLP(nn.Module):
-    """x + W₂ relu(W₁ norm(x)), (…, W) to (…, W)."""
-
-    def __init__(self, width: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.inner = nn.Linear(width, width)
-        self.outer = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, values: Tensor) -> Tensor:
-        inner = F.relu(self.inner(self.norm(values)))
-        added: Tensor = values + self.outer(self.dropout(inner))
-        return added
-
 
 ActivationName = Literal["gelu", "gelu-tanh", "relu", "silu", "tanh"]
 
@@ -53,8 +36,7 @@ class FeedForward(nn.Module):
         self.down_projection = nn.Linear(inner, width, bias=bias)
 
     def forward(self, values: Tensor) -> Tensor:
-        narrowed: Tensor = self.down_projection(self.units(values))
-        return narrowed
+        return self.down_projection(self.units(values))
 
     def units(self, values: Tensor) -> Tensor:
         """(…, inner) hidden activations: key matches of a key-value memory (Geva et al. 2021)."""
@@ -72,3 +54,38 @@ class GatedFeedForward(FeedForward):
 
     def units(self, values: Tensor) -> Tensor:
         return self.activation(self.up_projection(values)) * self.gate(values)
+
+
+class ResidualMLP(nn.Module):
+    """x + W₂ relu(W₁ norm(x)), (…, W) to (…, W)."""
+
+    def __init__(self, width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.inner = nn.Linear(width, width)
+        self.outer = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, values: Tensor) -> Tensor:
+        inner = F.relu(self.inner(self.norm(values)))
+        return values + self.outer(self.dropout(inner))
+
+
+class MLMHead(nn.Module):
+    """BERT's MLM head norm(f(W h + b)), from the layers' width to the embeddings'."""
+
+    def __init__(
+        self,
+        width: int,
+        output: int,
+        *,
+        activation: ActivationName = "gelu",
+        norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, output)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm or nn.LayerNorm(output)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(hidden)))

@@ -1,4 +1,4 @@
-"""HMM parameters: start, transition, and block-sparse emission, tabular or neural.
+"""HMM parameters: start, transition and block-sparse emission, as free tables or from embeddings.
 
 Free tables, which EM can set, or tables computed from state and word embeddings, which share
 statistical strength (Chiu and Rush 2020, Scaling Hidden Markov Language Models).
@@ -45,9 +45,9 @@ class HMMTables:
     def dense_emission(self) -> Tensor:
         """(V, K) the emission over all states, -inf outside of a token's block."""
         rows, count = len(self.block), len(self.start) // self.states_per_block
-        spread = self.emission.new_full((rows, count, self.states_per_block), -torch.inf)
-        every = torch.arange(rows, device=self.block.device)
-        return spread.index_put((every, self.block), self.emission).flatten(1)
+        dense = self.emission.new_full((rows, count, self.states_per_block), -torch.inf)
+        token_ids = torch.arange(rows, device=self.block.device)
+        return dense.index_put((token_ids, self.block), self.emission).flatten(1)
 
 
 def blocks_by_rank(vocabulary: Vocabulary, count: int) -> Tensor:
@@ -65,14 +65,14 @@ def blocks_by_rank(vocabulary: Vocabulary, count: int) -> Tensor:
         )
     masses = [1 / (rank + ZIPF_SHIFT) for rank in range(1, len(tokens) + 1)]
     block = torch.zeros(vocabulary.size, dtype=torch.long)
-    current, left, filled = 0, sum(masses), 0.0
-    for place, (token, mass) in enumerate(zip(tokens, masses, strict=True)):
+    current, remaining, filled = 0, sum(masses), 0.0
+    for index, (token, mass) in enumerate(zip(tokens, masses, strict=True)):
         block[token] = current
         filled += mass
-        later, waiting = count - current - 1, len(tokens) - place - 1
+        later, waiting = count - current - 1, len(tokens) - index - 1
         # Full when it has its share of the rest, or when each later block needs a token.
-        if later and (filled >= left / (later + 1) or waiting == later):
-            current, left, filled = current + 1, left - filled, 0.0
+        if later and (filled >= remaining / (later + 1) or waiting == later):
+            current, remaining, filled = current + 1, remaining - filled, 0.0
     return block
 
 
@@ -100,7 +100,7 @@ class HMMParameters(nn.Module):
         self._shared: HMMTables | None = None
         self._remembered: tuple[tuple[int, ...], HMMTables] | None = None
 
-    def compute(self, kept: Tensor | None) -> HMMTables:
+    def compute(self, subset: Tensor | None) -> HMMTables:
         """The tables of all states, or of the kept ones, (C, k) ids."""
         raise TypeError(f"{type(self).__name__} does not define compute")
 
@@ -110,7 +110,9 @@ class HMMParameters(nn.Module):
             return self._shared
         if self.training or torch.is_grad_enabled():
             self._remembered = None
-            return self.compute(self._draw_kept() if self.training and self.dropped else None)
+            return self.compute(
+                self._sample_kept_states() if self.training and self.dropped else None
+            )
         numbers = (*self.parameters(), *self.buffers())
         key = tuple(n for x in numbers for n in (x.data_ptr(), x._version))
         if self._remembered is None or self._remembered[0] != key:
@@ -128,12 +130,12 @@ class HMMParameters(nn.Module):
 
         `tables`, if given, replace the module's own.
         """
-        before = self._shared
+        previous = self._shared
         self._shared = self.tables() if tables is None else tables
         try:
             yield self._shared
         finally:
-            self._shared = before
+            self._shared = previous
 
     def set_blocks(self, block: Tensor) -> None:
         """Assign the tokens (V,) to other blocks, before training; each needs a token."""
@@ -142,11 +144,11 @@ class HMMParameters(nn.Module):
         assert torch.equal(present, torch.arange(self.blocks)), "every block needs a token"
         self.block.copy_(block)
 
-    def _draw_kept(self) -> Tensor:
+    def _sample_kept_states(self) -> Tensor:
         """State dropout: keep the same number of states in each block, for a whole batch."""
         order = torch.rand(self.blocks, self.inside, device=self.block.device).argsort(1)
-        kept = order[:, : self.inside - self.dropped].sort(1).values
-        return kept + self.inside * torch.arange(self.blocks, device=kept.device)[:, None]
+        chosen = order[:, : self.inside - self.dropped].sort(1).values
+        return chosen + self.inside * torch.arange(self.blocks, device=chosen.device)[:, None]
 
 
 class TabularHMMParameters(HMMParameters):
@@ -159,8 +161,8 @@ class TabularHMMParameters(HMMParameters):
         self.transition = nn.Parameter(torch.randn(states, states) * 0.5)
         self.emission = nn.Parameter(torch.randn(vocabulary.size, self.inside) * 0.5)
 
-    def compute(self, kept: Tensor | None) -> HMMTables:
-        assert kept is None, "free tables drop no states"
+    def compute(self, subset: Tensor | None) -> HMMTables:
+        assert subset is None, "free tables drop no states"
         scores = self.emission.masked_fill(self.never_predicted[:, None], -torch.inf)
         return HMMTables(
             start=torch.log_softmax(self.start, 0),
@@ -215,8 +217,8 @@ class NeuralHMMParameters(HMMParameters):
         # Without R, every state would be initialised to stay where it is.
         self.turn = nn.Linear(width, width, bias=False)
 
-    def compute(self, kept: Tensor | None) -> HMMTables:
-        vectors = self.vectors if kept is None else self.vectors[kept.flatten()]
+    def compute(self, subset: Tensor | None) -> HMMTables:
+        vectors = self.vectors if subset is None else self.vectors[subset.flatten()]
         into = self.into(vectors)
         scale = into.shape[1] ** -0.5
         return HMMTables(
@@ -224,16 +226,16 @@ class NeuralHMMParameters(HMMParameters):
             transition=torch.log_softmax(self.turn(self.out(vectors)) @ into.t() * scale, 1),
             emission=self._emission(self.emit(vectors)),
             block=self.block,
-            kept_states=None if kept is None else kept.flatten(),
+            kept_states=None if subset is None else subset.flatten(),
         )
 
     def _emission(self, emit: Tensor) -> Tensor:
         """(V, k) block by block: a token is scored by the states of its own block alone."""
-        parts, places = [], []
+        parts, token_ids = [], []
         bias = self.bias.masked_fill(self.never_predicted, -torch.inf)
         for number, states in enumerate(emit.view(self.blocks, -1, emit.shape[1])):
             tokens = torch.nonzero(self.block == number).squeeze(1)
             scores = torch.addmm(bias[tokens, None], self.words[tokens], states.t())
             parts.append(torch.log_softmax(scores, 0))
-            places.append(tokens)
-        return torch.cat(parts)[torch.argsort(torch.cat(places))]
+            token_ids.append(tokens)
+        return torch.cat(parts)[torch.argsort(torch.cat(token_ids))]

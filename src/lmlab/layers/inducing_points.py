@@ -28,29 +28,32 @@ class InducedSetAttentionBlock(nn.Module):
 
     def forward(self, values: Tensor, real: Tensor, scope: AttentionContext) -> Tensor:
         """(B, T, W), given the unpadded positions, (B, T) bool."""
-        places = torch.arange(values.shape[1], device=values.device)[None]
+        positions = torch.arange(values.shape[1], device=values.device)[None]
         points = torch.arange(len(self.points), device=values.device)[None]
-        reading = AttentionContext(
-            mask=real[:, None, None], query_positions=points, key_positions=places
+        gather_scope = AttentionContext(
+            mask=real[:, None, None], query_positions=points, key_positions=positions
         )
-        asking = AttentionContext(query_positions=places, key_positions=points)
+        spread_scope = AttentionContext(query_positions=positions, key_positions=points)
         if scope.record is not None:
-            reading, asking = reading.with_captures({}), asking.with_captures({})
+            gather_scope, spread_scope = (
+                gather_scope.with_captures({}),
+                spread_scope.with_captures({}),
+            )
         start = self.points.expand(len(values), -1, -1)
-        read = self.gather(start, reading, content=values)
-        spread: Tensor = self.spread(values, asking, content=read)
-        self._note(reading, "gathering", ("batch", "head", "slot", "source"), scope)
-        self._note(asking, "spreading", ("batch", "head", "time", "slot"), scope)
-        return spread
+        gathered = self.gather(start, gather_scope, content=values)
+        outputs: Tensor = self.spread(values, spread_scope, content=gathered)
+        self._capture_weights(gather_scope, "gathering", ("batch", "head", "slot", "source"), scope)
+        self._capture_weights(spread_scope, "spreading", ("batch", "head", "time", "slot"), scope)
+        return outputs
 
     @staticmethod
-    def _note(
-        inner: AttentionContext, what: str, axes: tuple[str, ...], scope: AttentionContext
+    def _capture_weights(
+        inner: AttentionContext, name: str, axes: tuple[str, ...], scope: AttentionContext
     ) -> None:
         """Capture the attention of one half, whose other axis is the inducing points."""
         if inner.record is not None:
             weights = inner.record["attention"].values
-            reading = "Attention weights; slots are the inducing points."
+            caption = "Attention weights; slots are the inducing points."
             points = tuple(f"point {n + 1}" for n in range(weights.shape[axes.index("slot")]))
             named = {"slot": points}
-            scope.capture(f"{what} attention", weights, axes, reading, named, sums_to_one=axes[-1])
+            scope.capture(f"{name} attention", weights, axes, caption, named, sums_to_one=axes[-1])

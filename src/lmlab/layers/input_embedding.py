@@ -1,4 +1,4 @@
-"""Input embedding of a Transformer: tokens, segments, positions, norm, projection."""
+"""Input embeddings: Transformer's (tokens, segments, positions); token vectors of fixed norm."""
 
 from __future__ import annotations
 
@@ -61,10 +61,11 @@ class InputEmbedding(nn.Module):
         if self.segments is not None:
             # Segment 0 by default, as in all published code; ids beyond the table are clipped to
             # its last (RoBERTa has one).
-            most = self.segments.num_embeddings - 1
-            told = None if segments is None else self.segments(segments.clamp(max=most))
-            kinds = self.segments.weight[0] if told is None else told
-            vectors = vectors + kinds
+            if segments is None:
+                vectors = vectors + self.segments.weight[0]
+            else:
+                last = self.segments.num_embeddings - 1
+                vectors = vectors + self.segments(segments.clamp(max=last))
         if self.positions is not None:
             vectors = self.positions(vectors, positions)
         if self.norm is not None:

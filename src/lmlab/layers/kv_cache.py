@@ -1,4 +1,4 @@
-"""KV cache: keys and values of past positions, for incremental decoding."""
+"""KV caches for incremental decoding: self-attention, and cross-attention to shared sources."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class KVCache:
     @classmethod
     def empty(cls, rows: int, heads: int, width: int, like: Tensor) -> KVCache:
         """An empty cache."""
-        nothing = like.new_empty(rows, heads, 0, width)
-        return cls.of(nothing, nothing)
+        empty = like.new_empty(rows, heads, 0, width)
+        return cls.of(empty, empty)
 
     @property
     def keys(self) -> Tensor:
@@ -52,12 +52,11 @@ class KVCache:
     def append(self, keys: Tensor, values: Tensor) -> KVCache:
         """The cache extended by the new positions, (B, H, new, D)."""
         if torch.is_grad_enabled() and (keys.requires_grad or self.keys.requires_grad):
-            joined = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
-            return KVCache.of(*joined)
+            return KVCache.of(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2))
         new = self.length + keys.shape[2]
-        room = self.storage.keys.shape[2]
-        mine = self.storage if self.storage.filled == self.length and new <= room else None
-        storage = mine or self._roomier(max(2 * self.length, new + SPARE_POSITIONS))
+        storage = self.storage
+        if storage.filled != self.length or new > storage.keys.shape[2]:
+            storage = self._grown(max(2 * self.length, new + SPARE_POSITIONS))
         storage.keys[:, :, self.length : new] = keys
         storage.values[:, :, self.length : new] = values
         storage.filled = new
@@ -70,27 +69,27 @@ class KVCache:
             return self
         # With the spare capacity: whole rows are copied faster than their filled part.
         stored = (self.storage.keys, self.storage.values)
-        keys, values = (each.index_select(0, rows) for each in stored)
+        keys, values = (tensor.index_select(0, rows) for tensor in stored)
         return KVCache(_Storage(keys, values, self.length), self.length)
 
     def detach(self) -> KVCache:
         return KVCache.of(self.keys.detach(), self.values.detach())
 
-    def _roomier(self, capacity: int) -> _Storage:
+    def _grown(self, capacity: int) -> _Storage:
         return _Storage(
-            _with_room(self.keys, capacity), _with_room(self.values, capacity), self.length
+            _with_capacity(self.keys, capacity), _with_capacity(self.values, capacity), self.length
         )
 
 
 class SourceAssignment:
     """Which source each text of a batch is decoded from, shared by all decoder layers."""
 
-    def __init__(self, sources: Tensor, slots: Tensor, firsts: Tensor, texts: int) -> None:
+    def __init__(self, sources: Tensor, slots: Tensor, first_texts: Tensor, texts: int) -> None:
         self.sources = sources
         """(B,) the source of each text, counted from 0."""
         self.slots = slots
         """(B,) the index of each text among its source's texts, 0, 1, 2 …"""
-        self.first_texts = firsts
+        self.first_texts = first_texts
         """(S,) one text of each source."""
         self.texts = texts
         """The maximum number of texts of one source."""
@@ -99,8 +98,8 @@ class SourceAssignment:
     @classmethod
     def one_to_one(cls, rows: int, device: torch.device | None = None) -> SourceAssignment:
         """One text per source."""
-        own = torch.arange(rows, device=device)
-        return cls(own, torch.zeros_like(own), own, 1)
+        index = torch.arange(rows, device=device)
+        return cls(index, torch.zeros_like(index), index, 1)
 
     def select(self, rows: Tensor) -> tuple[Tensor | None, SourceAssignment]:
         """Sources (S',) that the given texts use, None for all; and the new assignment.
@@ -115,15 +114,15 @@ class SourceAssignment:
         chosen = self.sources[rows]
         if torch.equal(chosen, self.sources):
             return None, self
-        left, sources, counts = chosen.unique(return_inverse=True, return_counts=True)
+        used, sources, counts = chosen.unique(return_inverse=True, return_counts=True)
         order = sources.argsort(stable=True)
-        begins = counts.cumsum(0) - counts
+        first_indices = counts.cumsum(0) - counts
         slots = torch.empty_like(sources)
-        slots[order] = torch.arange(len(rows), device=rows.device) - begins[sources[order]]
-        owners = SourceAssignment(
-            sources, slots, order[begins], int(counts.max()) if len(rows) else 0
+        slots[order] = torch.arange(len(rows), device=rows.device) - first_indices[sources[order]]
+        assignment = SourceAssignment(
+            sources, slots, order[first_indices], int(counts.max()) if len(rows) else 0
         )
-        return left if len(left) < len(self.first_texts) else None, owners
+        return used if len(used) < len(self.first_texts) else None, assignment
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,16 +138,16 @@ class CrossAttentionCache:
     assignment: SourceAssignment
 
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor, owners: SourceAssignment) -> CrossAttentionCache:
+    def of(cls, keys: Tensor, values: Tensor, assignment: SourceAssignment) -> CrossAttentionCache:
         """A cache of sources (S, H, T, D), made contiguous once for all steps."""
-        return cls(keys.contiguous(), values.contiguous(), owners)
+        return cls(keys.contiguous(), values.contiguous(), assignment)
 
     def select(self, rows: Tensor) -> CrossAttentionCache:
         """The cache for the given texts; sources without texts are dropped."""
-        left, owners = self.assignment.select(rows)
-        if left is None:
-            return replace(self, assignment=owners)
-        return CrossAttentionCache(self.keys[left], self.values[left], owners)
+        used, assignment = self.assignment.select(rows)
+        if used is None:
+            return replace(self, assignment=assignment)
+        return CrossAttentionCache(self.keys[used], self.values[used], assignment)
 
     def expand_to_texts(self) -> tuple[Tensor, Tensor]:
         """(B, H, T, D) keys and values of each text's source."""
@@ -161,16 +160,16 @@ class CrossAttentionCache:
         gathered[self.assignment.sources, self.assignment.slots] = queries
         return gathered.transpose(1, 2).flatten(2, 3)
 
-    def ungroup(self, found: Tensor, new: int) -> Tensor:
+    def ungroup(self, outputs: Tensor, new: int) -> Tensor:
         """(B, new, W) grouped outputs (S, texts · new, W), by text again."""
-        return found.unflatten(1, (-1, new))[self.assignment.sources, self.assignment.slots]
+        return outputs.unflatten(1, (-1, new))[self.assignment.sources, self.assignment.slots]
 
     def detach(self) -> CrossAttentionCache:
         return replace(self, keys=self.keys.detach(), values=self.values.detach())
 
 
-def _with_room(kept: Tensor, capacity: int) -> Tensor:
+def _with_capacity(cached: Tensor, capacity: int) -> Tensor:
     """(B, H, T, D) copied to the front of (B, H, capacity, D)."""
-    room = kept.new_empty(*kept.shape[:2], capacity, kept.shape[3])
-    room[:, :, : kept.shape[2]] = kept
-    return room
+    buffer = cached.new_empty(*cached.shape[:2], capacity, cached.shape[3])
+    buffer[:, :, : cached.shape[2]] = cached
+    return buffer

@@ -23,9 +23,9 @@ class TokenNoise:
         """The tokens (B, T) with some of them masked; padding is unchanged."""
         if self.rate == 0:
             return tokens
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        drawn = sample_uniform(tokens.shape, tokens.device, generator=generator) < self.rate
-        return tokens.masked_fill(drawn & (place < lengths[:, None]), self.noise_token)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        masked = sample_uniform(tokens.shape, tokens.device, generator=generator) < self.rate
+        return tokens.masked_fill(masked & (positions < lengths[:, None]), self.noise_token)
 
     @property
     def noise_token(self) -> int:
@@ -58,5 +58,5 @@ def sample_uniform(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Numbers in [0, 1) on a device, sampled on the generator's device."""
-    home = device if generator is None else generator.device
-    return torch.rand(shape, generator=generator, device=home).to(device)
+    generator_device = device if generator is None else generator.device
+    return torch.rand(shape, generator=generator, device=generator_device).to(device)

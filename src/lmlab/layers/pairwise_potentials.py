@@ -1,4 +1,4 @@
-"""Pairwise potentials between masked positions, for their states or tokens."""
+"""Pairwise potentials between masked positions, and selection of a tree over them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class PairwisePotentials(nn.Module):
         return queries @ keys.mT
 
     def _matrix(self, side: nn.Linear, hidden: Tensor) -> Tensor:
-        made: Tensor = side(hidden)
-        return made.unflatten(-1, (self.rank, self.rank))
+        matrix: Tensor = side(hidden)
+        return matrix.unflatten(-1, (self.rank, self.rank))
 
 
 class ParentSelection(nn.Module):
@@ -62,8 +62,8 @@ class ParentSelection(nn.Module):
         earlier = torch.ones(count, count, dtype=torch.bool, device=hidden.device).tril(-1)
         chosen = scores.detach().masked_fill(~earlier, -torch.inf)
         if generator is not None:
-            drawn = torch.rand(scores.shape, generator=generator, device=generator.device)
-            chosen = chosen - (-drawn.clamp(1e-6, 1 - 1e-6).log()).log().to(scores)
+            uniforms = torch.rand(scores.shape, generator=generator, device=generator.device)
+            chosen = chosen - (-uniforms.clamp(1e-6, 1 - 1e-6).log()).log().to(scores)
         # The root has no earlier position; any number will do.
         parents = chosen.nan_to_num(neginf=-1e30).argmax(-1)
         strengths = 2 * scores.gather(-1, parents[..., None])[:, 1:, 0].sigmoid()

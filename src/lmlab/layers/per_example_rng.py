@@ -1,4 +1,4 @@
-"""Per-example random numbers, independent of the batch that a row is in."""
+"""Counter-based random numbers per example (SplitMix64), whatever batch the example is in."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class PerExampleGenerator(torch.Generator):
         *outer, width = shape[1:]
         line = torch.arange(math.prod(outer), device=call.device)
         lines = splitmix64_hash(call[:, None] + (line + 1) * SPLITMIX_STEP)
-        place = torch.arange(width, device=call.device)
-        bits = splitmix64_hash(lines[..., None] + (place + 1) * SPLITMIX_STEP)
+        positions = torch.arange(width, device=call.device)
+        bits = splitmix64_hash(lines[..., None] + (positions + 1) * SPLITMIX_STEP)
         return (((bits >> 40) & LOW_24_BITS).float() / 2**24).view(shape).to(device)
 
 
-def per_example_generator(seed: int, rows: Tensor, which: Tensor) -> PerExampleGenerator:
-    """Numbers for rows (B,), each with several series; `which` (B,) selects one."""
-    made = PerExampleGenerator()
+def per_example_generator(seed: int, rows: Tensor, series: Tensor) -> PerExampleGenerator:
+    """Numbers for rows (B,), each with several series; `series` (B,) selects one."""
+    generator = PerExampleGenerator()
     by_row = splitmix64_hash(splitmix64_hash(torch.full_like(rows, seed)) + rows * SPLITMIX_STEP)
-    made.seeds, made.calls = splitmix64_hash(by_row + which.to(rows) * SPLITMIX_STEP), 0
-    return made
+    generator.seeds, generator.calls = splitmix64_hash(by_row + series.to(rows) * SPLITMIX_STEP), 0
+    return generator
 
 
 def splitmix64_hash(numbers: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -24,19 +24,21 @@ class CopyDistribution:
     source: Tensor
     """(B, S) the source tokens x_j."""
 
-    def log_prob(self, made: Tensor, places: Tensor, targets: Tensor) -> Tensor:
-        """(N,) log p of N targets at the positions `places` (B, T), given their log p_gen (N,)."""
-        rows = places.nonzero()[:, 0]
+    def log_prob(self, generated: Tensor, target_mask: Tensor, targets: Tensor) -> Tensor:
+        """(N,) log p of N targets at `target_mask` (B, T), given their log p_gen (N,)."""
+        rows = target_mask.nonzero()[:, 0]
         same = self.source[rows] == targets[:, None]
-        copied = (self.copy_probs[places] * same).sum(-1)
-        made = made + self.log_generation_prob[places]
-        either = torch.logaddexp(made, copied.clamp(min=MIN_COPY_PROB).log())
-        return torch.where(copied > 0, either, made)
+        copied = (self.copy_probs[target_mask] * same).sum(-1)
+        generated = generated + self.log_generation_prob[target_mask]
+        either = torch.logaddexp(generated, copied.clamp(min=MIN_COPY_PROB).log())
+        return torch.where(copied > 0, either, generated)
 
-    def log_probs(self, made: Tensor) -> Tensor:
+    def log_probs(self, generated: Tensor) -> Tensor:
         """(B, V) the whole distribution at the last position, given log p_gen there (B, V)."""
-        copied = torch.zeros_like(made).scatter_add(1, self.source, self.copy_probs[:, -1].to(made))
-        return torch.logaddexp(made + self.log_generation_prob[:, -1:], copied.log())
+        copied = torch.zeros_like(generated).scatter_add(
+            1, self.source, self.copy_probs[:, -1].to(generated)
+        )
+        return torch.logaddexp(generated + self.log_generation_prob[:, -1:], copied.log())
 
     def select(self, rows: Tensor) -> CopyDistribution:
         return CopyDistribution(
@@ -46,11 +48,8 @@ class CopyDistribution:
         )
 
     def detach(self) -> CopyDistribution:
-        return CopyDistribution(
-            log_generation_prob=self.log_generation_prob.detach(),
-            copy_probs=self.copy_probs.detach(),
-            source=self.source,
-        )
+        log_prob, copy_probs = self.log_generation_prob.detach(), self.copy_probs.detach()
+        return replace(self, log_generation_prob=log_prob, copy_probs=copy_probs)
 
 
 class Pointer(nn.Module):
@@ -67,20 +66,20 @@ class Pointer(nn.Module):
         self.scale = 1 / math.sqrt(width)
 
     def forward(
-        self, hidden: Tensor, read: Tensor, source: Tensor, copyable: Tensor
+        self, hidden: Tensor, encoder_hidden: Tensor, source: Tensor, copyable: Tensor
     ) -> CopyDistribution:
         """Copy distribution of decoder states (B, T, W), given encoder states (B, S, W).
 
         Of the source tokens (B, S) only the `copyable` (B, S) may be copied.
         """
-        scores = self.query(hidden) @ self.key(read).transpose(1, 2) * self.scale
+        scores = self.query(hidden) @ self.key(encoder_hidden).transpose(1, 2) * self.scale
         # A finite number, since a source may have nothing to copy; such weights are dropped below.
         scores = scores.masked_fill(~copyable[:, None], torch.finfo(scores.dtype).min)
         weights = torch.softmax(scores, -1) * copyable[:, None]
-        gate = self.gate(torch.cat([hidden, weights @ read], -1)).squeeze(-1)
-        some = copyable.any(1, keepdim=True)
+        gate = self.gate(torch.cat([hidden, weights @ encoder_hidden], -1)).squeeze(-1)
+        has_copyable = copyable.any(1, keepdim=True)
         return CopyDistribution(
-            log_generation_prob=torch.where(some, F.logsigmoid(gate), 0.0),
+            log_generation_prob=torch.where(has_copyable, F.logsigmoid(gate), 0.0),
             copy_probs=torch.sigmoid(-gate)[..., None] * weights,
             source=source,
         )

@@ -1,4 +1,4 @@
-"""Position subset: gather the few positions that are predicted, and scatter them back."""
+"""Embed each distinct (token, position, segment) once; gather only predicted positions."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class UniqueInputs:
         """Those of ids (B, T) at positions (B or 1, T); None if few repeat, or for vectors."""
         if inputs.ndim != 2 or positions.ndim != 2 or not inputs.numel():
             return None
-        places = positions.expand_as(inputs)
-        kinds = torch.zeros_like(inputs) if segments is None else segments
-        most_places, most_kinds = int(places.max()) + 1, int(kinds.max()) + 1
-        keys = (inputs * most_places + places) * most_kinds + kinds
-        found, index = torch.unique(keys, return_inverse=True)
-        if 2 * len(found) > inputs.numel():
+        all_positions = positions.expand_as(inputs)
+        segment_ids = torch.zeros_like(inputs) if segments is None else segments
+        position_count, segment_count = int(all_positions.max()) + 1, int(segment_ids.max()) + 1
+        keys = (inputs * position_count + all_positions) * segment_count + segment_ids
+        unique, index = torch.unique(keys, return_inverse=True)
+        if 2 * len(unique) > inputs.numel():
             return None
-        whole, kind = found.div(most_kinds, rounding_mode="floor"), found % most_kinds
+        rest, segment = (unique.div(segment_count, rounding_mode="floor"), unique % segment_count)
         return cls(
-            whole.div(most_places, rounding_mode="floor")[None],
-            (whole % most_places)[None],
-            None if segments is None else kind[None],
+            rest.div(position_count, rounding_mode="floor")[None],
+            (rest % position_count)[None],
+            None if segments is None else segment[None],
             index,
         )
 
@@ -58,12 +58,12 @@ class PositionSubset:
     """(B, M) bool: false at fillers."""
 
     @classmethod
-    def from_mask(cls, wanted: Tensor) -> PositionSubset:
-        """The positions where `wanted` (B, T) is true."""
-        count = wanted.sum(1)
-        most = int(count.max())
-        places = wanted.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-        return cls(places, torch.arange(most, device=places.device) < count[:, None])
+    def from_mask(cls, mask: Tensor) -> PositionSubset:
+        """The positions where a mask (B, T) is true."""
+        count = mask.sum(1)
+        max_count = int(count.max())
+        positions = mask.int().argsort(dim=1, descending=True, stable=True)[:, :max_count]
+        return cls(positions, torch.arange(max_count, device=positions.device) < count[:, None])
 
     def gather_entries(self, values: Tensor) -> Tensor:
         """(B, M) the entries of (B or 1, T) at these positions."""
@@ -71,12 +71,12 @@ class PositionSubset:
 
     def gather(self, values: Tensor) -> Tensor:
         """(B, M, W) the vectors of (B, T, W) at these positions, or the rows of a mask."""
-        return values.gather(1, self._wide(values))
+        return values.gather(1, self._index(values))
 
     def scatter_back(self, values: Tensor, time: int) -> Tensor:
         """(B, T, W) vectors (B, M, W) at their positions, zero elsewhere."""
-        spread = values.new_zeros(len(values), time, values.shape[-1])
-        return spread.scatter(1, self._wide(values), values * self.is_real[..., None])
+        scattered = values.new_zeros(len(values), time, values.shape[-1])
+        return scattered.scatter(1, self._index(values), values * self.is_real[..., None])
 
-    def _wide(self, values: Tensor) -> Tensor:
+    def _index(self, values: Tensor) -> Tensor:
         return self.positions[..., None].expand(-1, -1, values.shape[-1])

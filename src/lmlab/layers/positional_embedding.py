@@ -1,4 +1,4 @@
-"""Positional embeddings of a Transformer's inputs: learned, pair, sinusoidal, concatenated."""
+"""Absolute positional embeddings: learned, 2D (GLM), sinusoidal, concatenated sinusoidal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent cells (RNN, LSTM, GRU and variants), over a sequence or step by step.
+"""Recurrent cells: Elman, linear, LSTM, GRU, peephole and coupled LSTM, GRU with reset input.
 
 A cell's state is a tuple of (B, W) tensors named by `names`, the output first. The standard cells
 call torch's fused kernels; the others loop over time with the input projections done outside the
@@ -50,11 +50,11 @@ class RecurrentCell(nn.Module):
         Outputs at padding are arbitrary. Reference implementation: a finished row keeps its state.
         """
         state, outputs = self.start(len(inputs), inputs), []
-        for place, vector in enumerate(inputs.split(1, dim=1)):
+        for step, vector in enumerate(inputs.split(1, dim=1)):
             output, after = self(vector, state)
-            going = (place < lengths)[:, None]
+            active = (step < lengths)[:, None]
             state = tuple(
-                torch.where(going, new, old) for new, old in zip(after, state, strict=True)
+                torch.where(active, new, old) for new, old in zip(after, state, strict=True)
             )
             outputs.append(output)
         return torch.cat(outputs, 1), state
@@ -76,15 +76,15 @@ class RecurrentCell(nn.Module):
         """
         if not self.gate_captions:
             return {}
-        before: list[CellState] = []
+        previous: list[CellState] = []
         for vector in inputs.split(1, dim=1):
-            before.append(state)
+            previous.append(state)
             _, state = self(vector, state)
-        stacked = tuple(torch.stack(parts, 1) for parts in zip(*before, strict=True))
-        found = self._gates(inputs, stacked)
-        return dict(zip(self.gate_captions, found, strict=True))
+        stacked = tuple(torch.stack(parts, 1) for parts in zip(*previous, strict=True))
+        gates = self._gates(inputs, stacked)
+        return dict(zip(self.gate_captions, gates, strict=True))
 
-    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+    def _gates(self, inputs: Tensor, previous: CellState) -> tuple[Tensor, ...]:
         """Gates from the inputs (B, T, D) and the previous states, (B, T, W)."""
         raise TypeError(f"{type(self).__name__} does not define its gates")
 
@@ -93,6 +93,10 @@ class FusedCell(RecurrentCell):
     """A cell implemented by one of torch's fused kernels."""
 
     fused: nn.RNNBase
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        outputs, last = self.fused(inputs, state[0][None].contiguous())
+        return outputs, (last[0],)
 
     def read(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
         packed = pack_padded_sequence(
@@ -114,10 +118,6 @@ class TanhCell(FusedCell):
         self.fused = nn.RNN(input_width, width, batch_first=True)
         if radius is not None:
             set_spectral_radius(self.fused.get_parameter("weight_hh_l0"), radius)
-
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        outputs, last = self.fused(inputs, state[0][None].contiguous())
-        return outputs, (last[0],)
 
 
 class LinearCell(RecurrentCell):
@@ -160,8 +160,8 @@ class LSTMCell(FusedCell):
         outputs, (hidden, cell) = self.fused(inputs, (hidden, cell))
         return outputs, (hidden[0], cell[0])
 
-    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
-        admit, keep, _, show = _fused_sums(self.fused, inputs, before[0])
+    def _gates(self, inputs: Tensor, previous: CellState) -> tuple[Tensor, ...]:
+        admit, keep, _, show = _fused_sums(self.fused, inputs, previous[0])
         return admit.sigmoid(), keep.sigmoid(), show.sigmoid()
 
 
@@ -181,12 +181,8 @@ class GRUCell(FusedCell):
         super().__init__(input_width, width)
         self.fused = nn.GRU(input_width, width, batch_first=True)
 
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        outputs, last = self.fused(inputs, state[0][None].contiguous())
-        return outputs, (last[0],)
-
-    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
-        reset, update, _ = _fused_sums(self.fused, inputs, before[0])
+    def _gates(self, inputs: Tensor, previous: CellState) -> tuple[Tensor, ...]:
+        reset, update, _ = _fused_sums(self.fused, inputs, previous[0])
         return reset.sigmoid(), update.sigmoid()
 
 
@@ -228,8 +224,8 @@ class PeepholeLSTMCell(RecurrentCell):
             outputs.append(hidden)
         return torch.stack(outputs, 1), (hidden, cell)
 
-    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
-        hidden, cell = before
+    def _gates(self, inputs: Tensor, previous: CellState) -> tuple[Tensor, ...]:
+        hidden, cell = previous
         summed = (self.from_input(inputs) + hidden @ self.from_hidden)[..., : 3 * self.width]
         return (summed + cell @ self.from_cell).sigmoid().chunk(3, dim=-1)
 
@@ -266,8 +262,8 @@ class CoupledLSTMCell(RecurrentCell):
             outputs.append(hidden)
         return torch.stack(outputs, 1), (hidden, cell)
 
-    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
-        summed = self.from_input(inputs) + before[0] @ self.from_hidden
+    def _gates(self, inputs: Tensor, previous: CellState) -> tuple[Tensor, ...]:
+        summed = self.from_input(inputs) + previous[0] @ self.from_hidden
         return summed[..., : 2 * self.width].sigmoid().chunk(2, dim=-1)
 
 
@@ -309,20 +305,20 @@ class InputResetGRUCell(RecurrentCell):
             outputs.append(hidden)
         return torch.stack(outputs, 1), (hidden,)
 
-    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+    def _gates(self, inputs: Tensor, previous: CellState) -> tuple[Tensor, ...]:
         width = self.width
-        summed = self.gates_from_input(inputs) + before[0] @ self.from_hidden[:, :-width]
+        summed = self.gates_from_input(inputs) + previous[0] @ self.from_hidden[:, :-width]
         gates = summed.sigmoid()
         return gates[..., :width], gates[..., width:]
 
 
-def _fused_sums(fused: nn.RNNBase, inputs: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+def _fused_sums(fused: nn.RNNBase, inputs: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
     """W x + U h + b of each of a fused cell's gates, in torch's order.
 
     For the GRU's candidate the product with h is gated separately, so its sum is meaningless.
     """
     from_input = F.linear(inputs, *(fused.get_parameter(f"{kind}_ih_l0") for kind in PARTS))
-    from_hidden = F.linear(before, *(fused.get_parameter(f"{kind}_hh_l0") for kind in PARTS))
+    from_hidden = F.linear(previous, *(fused.get_parameter(f"{kind}_hh_l0") for kind in PARTS))
     return (from_input + from_hidden).split(fused.hidden_size, dim=-1)
 
 

@@ -49,34 +49,33 @@ class RotaryEmbedding(RelativePositionEncoding):
         powers = torch.arange(0, head_width, 2).float() / head_width
         self.register_buffer("frequencies", base**-powers, persistent=False)
 
-    def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
-        return self._turned(queries, positions)
-
     def transform_keys(self, keys: Tensor, positions: Tensor) -> Tensor:
-        return self._turned(keys, positions)
+        return self.transform_queries(keys, positions)
 
-    def _turned(self, vectors: Tensor, positions: Tensor) -> Tensor:
+    def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
         angles = (positions[..., None] * self.frequencies)[:, None]
         cosine, sine = angles.cos(), angles.sin()
-        first, second = vectors.chunk(2, dim=-1)
+        first, second = queries.chunk(2, dim=-1)
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
 
 
 class ShawPositions(RelativePositionEncoding):
     """Relative position embeddings of clipped distances for keys and values (Shaw et al. 2018).
 
-        score_ij = q_i · (k_j + a^K_c),  read_i = Σ_j w_ij (v_j + a^V_c),  c = clip(j - i, ±reach)
+        score_ij = q_i · (k_j + a^K_c),  read_i = Σ_j w_ij (v_j + a^V_c),  c = clip(j - i, ±K)
 
-    One table for all heads. Cost O(T² D), and T² · reach without the trick below.
+    K is `clip_distance`. One table for all heads. Cost O(T² D), and T² · K without the trick below.
     """
 
     affects_values = True
 
-    def __init__(self, head_width: int, *, reach: int = 8) -> None:
+    def __init__(self, head_width: int, *, clip_distance: int = 8) -> None:
         super().__init__()
-        self.clip_distance = reach
-        self.keys = nn.Parameter(torch.randn(2 * reach + 1, head_width) * head_width**-0.5)
-        self.values = nn.Parameter(torch.randn(2 * reach + 1, head_width) * head_width**-0.5)
+        self.clip_distance = clip_distance
+        self.keys = nn.Parameter(torch.randn(2 * clip_distance + 1, head_width) * head_width**-0.5)
+        self.values = nn.Parameter(
+            torch.randn(2 * clip_distance + 1, head_width) * head_width**-0.5
+        )
 
     def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor:
         # A product with each of the few clipped distances, then a gather for each pair.
@@ -122,32 +121,32 @@ class T5RelativeBias(PositionBias):
     """T5 relative position bias: learned for each head and distance bucket (Raffel et al. 2020).
 
     Half of the buckets hold one distance each, the other half grow in size up to `max_distance`,
-    which must exceed the first half's (`exact_bucket_count`). `both_ways` adds buckets for later
-    positions, as an encoder needs.
+    which must exceed the first half's (`exact_bucket_count`). `bidirectional` adds buckets
+    for later positions, as an encoder needs.
     """
 
     def __init__(
-        self, heads: int, *, buckets: int = 32, max_distance: int = 128, both_ways: bool = True
+        self, heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
     ) -> None:
         super().__init__()
-        assert max_distance > exact_bucket_count(buckets, both_ways=both_ways), (
+        assert max_distance > exact_bucket_count(buckets, bidirectional=bidirectional), (
             buckets,
             max_distance,
         )
-        self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, both_ways
+        self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
         self.table = nn.Embedding(buckets, heads)
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         ahead = key_positions[:, None, :] - query_positions[:, :, None]
-        found: Tensor = self.table(self.bucket(ahead))
-        return found.permute(0, 3, 1, 2)
+        biases: Tensor = self.table(self.bucket(ahead))
+        return biases.permute(0, 3, 1, 2)
 
     def bucket(self, ahead: Tensor) -> Tensor:
         """The bucket of each distance; `ahead` is the key position minus the query position."""
         count = self.buckets // 2 if self.bidirectional else self.buckets
         first = torch.where(ahead > 0, count, 0) if self.bidirectional else torch.zeros_like(ahead)
         distance = ahead.abs() if self.bidirectional else (-ahead).clamp(min=0)
-        exact = exact_bucket_count(self.buckets, both_ways=self.bidirectional)
+        exact = exact_bucket_count(self.buckets, bidirectional=self.bidirectional)
         scaled = torch.log(distance.clamp(min=1).float() / exact) / math.log(
             self.max_distance / exact
         )
@@ -155,9 +154,9 @@ class T5RelativeBias(PositionBias):
         return first + torch.where(distance < exact, distance, far)
 
 
-def exact_bucket_count(buckets: int, *, both_ways: bool) -> int:
+def exact_bucket_count(buckets: int, *, bidirectional: bool) -> int:
     """Number of distances in one direction with their own bucket: half of its buckets."""
-    return (buckets // 2 if both_ways else buckets) // 2
+    return (buckets // 2 if bidirectional else buckets) // 2
 
 
 XL_INITIAL_STD = 0.02
@@ -188,20 +187,20 @@ class TransformerXLPositions(RelativePositionEncoding):
         self.heads, self.head_width, self.max_distance = heads, head_width, max_distance
         self.sinusoids = SinusoidalPositionalEmbedding(width)
         self.project = nn.Linear(width, heads * head_width, bias=False)
-        self.content_bias = _small(heads, head_width)
-        self.position_bias = _small(heads, head_width)
-        self.segment_bias = _small(heads, head_width) if segments else None
-        self.segments = _small(2, heads, head_width) if segments else None
+        self.content_bias = _small_parameter(heads, head_width)
+        self.position_bias = _small_parameter(heads, head_width)
+        self.segment_bias = _small_parameter(heads, head_width) if segments else None
+        self.segments = _small_parameter(2, heads, head_width) if segments else None
 
     def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
         """q + u, for the products with keys."""
         return queries + self.content_bias[:, None]
 
     def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor:
-        found = self._by_position(queries, scope)
+        bias = self._by_position(queries, scope)
         if self.segments is None or scope.query_segments is None:
-            return found
-        return found + self._by_segment(queries, scope)
+            return bias
+        return bias + self._by_segment(queries, scope)
 
     def _by_position(self, queries: Tensor, scope: AttentionContext) -> Tensor:
         """(B, H, Tq, Tk) (q_i + v) · R_{i-j}."""
@@ -210,8 +209,8 @@ class TransformerXLPositions(RelativePositionEncoding):
             distance = distance.clamp(-self.max_distance, self.max_distance)
         # A product with every distance that occurs, then a gather for each pair.
         lowest, highest = (int(end) for end in torch.aminmax(distance))
-        each = torch.arange(lowest, highest + 1, device=queries.device)
-        vectors = self.project(self.sinusoids.sinusoid_table(each).to(queries.dtype))
+        distances = torch.arange(lowest, highest + 1, device=queries.device)
+        vectors = self.project(self.sinusoids.sinusoid_table(distances).to(queries.dtype))
         vectors = vectors.view(-1, self.heads, self.head_width).permute(1, 2, 0)
         by_distance = (queries + self.position_bias[:, None]) @ vectors
         row = (distance - lowest)[:, None].expand(*queries.shape[:3], -1)
@@ -226,22 +225,22 @@ class TransformerXLPositions(RelativePositionEncoding):
         return torch.where(same, terms[..., :1], terms[..., 1:])
 
 
-def _small(*shape: int) -> nn.Parameter:
+def _small_parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(*shape) * XL_INITIAL_STD)
 
 
 class NezhaPositions(ShawPositions):
     """NEZHA's relative positions: Shaw's with fixed sinusoids, the same for keys and values.
 
-        a_c = [sin(c ω), cos(c ω)],  ω_i = 10000^(-2i/D),  c = clip(j - i, ±reach).
+        a_c = [sin(c ω), cos(c ω)],  ω_i = 10000^(-2i/D),  c = clip(j - i, ±K).
 
-    No parameters; near distances have similar vectors. NEZHA's reach is 64.
+    No parameters; near distances have similar vectors. NEZHA's clip distance K is 64.
     """
 
-    def __init__(self, head_width: int, *, reach: int = 64) -> None:
+    def __init__(self, head_width: int, *, clip_distance: int = 64) -> None:
         RelativePositionEncoding.__init__(self)
-        self.clip_distance = reach
-        distances = torch.arange(-reach, reach + 1)[None]
+        self.clip_distance = clip_distance
+        distances = torch.arange(-clip_distance, clip_distance + 1)[None]
         sinusoid_table: Tensor = SinusoidalPositionalEmbedding(head_width).sinusoid_table(
             distances
         )[0]

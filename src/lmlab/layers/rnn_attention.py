@@ -32,10 +32,10 @@ class DotAttention(nn.Module):
         return queries @ keys.transpose(1, 2)
 
     def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, behind: Tensor
+        self, queries: Tensor, keys: Tensor, values: Tensor, padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Contexts (B, T, W) and weights (B, T, S); `behind` (B, S) is true at padding."""
-        scores = self.scores(queries, keys).masked_fill(behind[:, None], float("-inf"))
+        """Contexts (B, T, W) and weights (B, T, S); `padding` (B, S) is true at padding."""
+        scores = self.scores(queries, keys).masked_fill(padding[:, None], float("-inf"))
         weights = torch.softmax(scores, dim=-1)
         return weights @ values, weights
 
@@ -55,8 +55,7 @@ class BilinearAttention(DotAttention):
         self.matrix = nn.Linear(width, width, bias=False)
 
     def keys(self, values: Tensor) -> Tensor:
-        turned: Tensor = self.matrix(values)
-        return turned
+        return self.matrix(values)
 
 
 class AdditiveAttention(DotAttention):
@@ -69,13 +68,11 @@ class AdditiveAttention(DotAttention):
         self.weigh = nn.Linear(width, 1, bias=False)
 
     def keys(self, values: Tensor) -> Tensor:
-        turned: Tensor = self.from_key(values)
-        return turned
+        return self.from_key(values)
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        together = self.from_query(queries)[:, :, None] + keys[:, None]
-        found: Tensor = self.weigh(together.tanh()).squeeze(-1)
-        return found
+        combined = self.from_query(queries)[:, :, None] + keys[:, None]
+        return self.weigh(combined.tanh()).squeeze(-1)
 
 
 RNN_ATTENTIONS: dict[AttentionScoreName, type[DotAttention]] = {

@@ -1,4 +1,4 @@
-"""Log-probability of targets under a linear softmax layer: reference and fast versions."""
+"""Log-softmax at targets with one buffer: linear layer or mixture table; log-normalisers."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ class _LinearLogProb(torch.autograd.Function):
 def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """log softmax(hidden weightᵀ + bias)[target]; equals the reference, differentiable once."""
     if torch.is_grad_enabled():
-        result: Tensor = _LinearLogProb.apply(hidden, weight, bias, targets)
-        return result
+        return _LinearLogProb.apply(hidden, weight, bias, targets)
     return _score_in_blocks(hidden, weight, bias, targets)
 
 
@@ -125,5 +124,4 @@ class _TableLogProb(torch.autograd.Function):
 
 def table_log_prob(outputs: Tensor, points: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """(N, K) log P(target | state) for N targets; equals the reference, differentiable once."""
-    result: Tensor = _TableLogProb.apply(outputs, points, bias, targets)
-    return result
+    return _TableLogProb.apply(outputs, points, bias, targets)

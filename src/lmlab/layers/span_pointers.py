@@ -1,9 +1,10 @@
-"""Span pointers of CogQA: start and end distributions, span extraction, labels, loss."""
+"""CogQA's start/end span pointers: distributions, extraction, labels and loss; CogQA's settings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,32 +32,34 @@ def pointer_log_probs(scores: Tensor, allowed: Tensor) -> Tensor:
 
     Position 0 means "no span"; positions of the question and the clues are not allowed.
     """
-    open_ = allowed.clone()
-    open_[:, 0] = True
-    return torch.log_softmax(scores.masked_fill(~open_[..., None], float("-inf")), 1)
+    candidates = allowed.clone()
+    candidates[:, 0] = True
+    return torch.log_softmax(scores.masked_fill(~candidates[..., None], float("-inf")), 1)
 
 
 def best_spans(
-    start: Tensor, end: Tensor, allowed: Tensor, *, top: int, longest: int
+    start: Tensor, end: Tensor, allowed: Tensor, *, top: int, max_length: int
 ) -> list[PointedSpan]:
     """The spans of one kind in one input, by log-probabilities (T,) of its starts and ends.
 
-        start_k ∈ top-K P_start,   end_k = argmax_{start_k ≤ j ≤ start_k + longest} P_end[j]
+        start_k ∈ top-K P_start,   end_k = argmax_{start_k ≤ j ≤ start_k + max_length} P_end[j]
 
     Starts no more probable than position 0 are dropped: the threshold of Ding et al. 2019.
     """
     inside = start.masked_fill(~allowed, float("-inf"))
-    found = []
-    for place in inside.topk(min(top, len(inside))).indices.tolist():
-        if not inside[place] > start[0]:
+    spans = []
+    for position in inside.topk(min(top, len(inside))).indices.tolist():
+        if not inside[position] > start[0]:
             break
-        reach = end.masked_fill(~allowed, float("-inf"))[place : place + longest + 1]
-        found.append(
+        end_scores = end.masked_fill(~allowed, float("-inf"))[position : position + max_length + 1]
+        spans.append(
             PointedSpan(
-                first=place, last=place + int(reach.argmax()), probability=float(start[place].exp())
+                first=position,
+                last=position + int(end_scores.argmax()),
+                probability=float(start[position].exp()),
             )
         )
-    return found
+    return spans
 
 
 def pointer_labels(hops: Sequence[SpanPositions], answer: SpanPositions | None) -> list[list[int]]:
@@ -65,7 +68,7 @@ def pointer_labels(hops: Sequence[SpanPositions], answer: SpanPositions | None) 
     Position 0 if there is no span.
     """
     answers = [] if answer is None else [answer]
-    return [[span[end] for span in found] or [0] for found in (hops, answers) for end in (0, 1)]
+    return [[span[end] for span in spans] or [0] for spans in (hops, answers) for end in (0, 1)]
 
 
 NO_LABELS: list[list[int]] = [[] for _ in range(POINTER_COUNT)]
@@ -74,12 +77,12 @@ NO_LABELS: list[list[int]] = [[] for _ in range(POINTER_COUNT)]
 
 def label_tensor(labels: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """(B, 4, K) positions, NO_LABEL where there are fewer than K."""
-    most = max((len(each) for row in labels for each in row), default=0)
-    found = torch.full((len(labels), POINTER_COUNT, max(most, 1)), IGNORE_LABEL)
+    max_labels = max((len(gold) for row in labels for gold in row), default=0)
+    padded = torch.full((len(labels), POINTER_COUNT, max(max_labels, 1)), IGNORE_LABEL)
     for number, row in enumerate(labels):
-        for pointer, places in enumerate(row):
-            found[number, pointer, : len(places)] = torch.tensor(places, dtype=torch.long)
-    return found
+        for pointer, positions in enumerate(row):
+            padded[number, pointer, : len(positions)] = torch.tensor(positions, dtype=torch.long)
+    return padded
 
 
 def pointer_loss(log_probs: Tensor, labels: Tensor) -> Loss:
@@ -87,8 +90,40 @@ def pointer_loss(log_probs: Tensor, labels: Tensor) -> Loss:
 
     log_probs (B, T, 4), labels (B, 4, K); gt is 1/k at k gold positions.
     """
-    told = labels != IGNORE_LABEL
-    counts = told.sum(-1)
+    is_label = labels != IGNORE_LABEL
+    counts = is_label.sum(-1)
     picked = log_probs.transpose(1, 2).gather(2, labels.clamp(min=0))
-    each = picked.masked_fill(~told, 0.0).sum(-1) / counts.clamp(min=1)
-    return Loss(-each.sum(), (counts > 0).any(1).sum().to(each))
+    losses = picked.masked_fill(~is_label, 0.0).sum(-1) / counts.clamp(min=1)
+    return Loss(-losses.sum(), (counts > 0).any(1).sum().to(losses))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CogQAConfig:
+    """Settings of the two systems of CogQA (Ding et al. 2019)."""
+
+    starts: int = field(default=3, metadata={"at_least": 1})
+    """Top K span starts per paragraph, for next hops and answers each."""
+    max_span_length: int = field(default=8, metadata={"at_least": 0})
+    """Maximum distance of a span's end from its start, in tokens."""
+    semantics_layer: int = field(default=0, metadata={"at_least": 0})
+    """Layer whose hidden state at position 0 represents a node, from 1; 0 for the second to
+    last."""
+    max_graph_nodes: int = field(default=16, metadata={"at_least": 1})
+    """Maximum number of graph nodes."""
+    graph_steps: int = field(default=2, metadata={"at_least": 0})
+    """Message-passing steps of the graph network."""
+    predictor_width: int = field(default=0, metadata={"at_least": 0})
+    """Hidden width of the answer predictors; 0 for a node's own width."""
+    joint_training: bool = False
+    """Whether the second stage also trains the encoder, as Ding et al. do; else it is frozen."""
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> CogQAConfig:
+        """The CogQA settings among given settings, defaults for the rest."""
+        return cls(
+            **{
+                option.name: settings[option.name]
+                for option in fields(cls)
+                if option.name in settings
+            }
+        )

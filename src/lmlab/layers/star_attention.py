@@ -19,10 +19,10 @@ class RingAttention(nn.Module):
     linear in T.
     """
 
-    def __init__(self, attention: MultiHeadAttention, *, reach: int = 1) -> None:
+    def __init__(self, attention: MultiHeadAttention, *, radius: int = 1) -> None:
         super().__init__()
         self.attention = attention
-        self.neighbour_radius = reach
+        self.neighbour_radius = radius
 
     def forward(
         self,
@@ -34,14 +34,16 @@ class RingAttention(nn.Module):
     ) -> Tensor:
         """(B, T, W) the attention output of each word."""
         part, (rows, time, _) = self.attention, values.shape
-        looked_at = torch.cat([values, inputs, relay], dim=1)
-        keys, read = part.keys_values(looked_at, scope.key_positions)
+        source = torch.cat([values, inputs, relay], dim=1)
+        keys, value_vectors = part.keys_values(source, scope.key_positions)
         slots = ring_slots(lengths, time, self.neighbour_radius)
         row = torch.arange(rows, device=values.device)[:, None, None]
         # (B, T, C, H, D) to (B, T, H, C, D): keys and values in the C slots of each word.
-        near = [each.transpose(1, 2)[row, slots].transpose(2, 3) for each in (keys, read)]
+        local = [
+            vectors.transpose(1, 2)[row, slots].transpose(2, 3) for vectors in (keys, value_vectors)
+        ]
         queries = part.queries(values).transpose(1, 2)[..., None, :]
-        scores = queries @ near[0].transpose(-1, -2) * part.scores.scale
+        scores = queries @ local[0].transpose(-1, -2) * part.scores.scale
         weights = torch.softmax(scores, -1)
         scope.capture(
             "ring attention",
@@ -52,23 +54,22 @@ class RingAttention(nn.Module):
             {"slot": slot_names(self.neighbour_radius)},
             sums_to_one="slot",
         )
-        mean = F.dropout(weights, part.dropout, self.training) @ near[1]
-        output: Tensor = part.output(mean.squeeze(3).flatten(2))
-        return output
+        mean = F.dropout(weights, part.dropout, self.training) @ local[1]
+        return part.output(mean.squeeze(3).flatten(2))
 
 
-def ring_slots(lengths: Tensor, time: int, reach: int) -> Tensor:
-    """(B, T, 2·reach + 3) indices of each word's slots in [words; embeddings; relay]."""
-    place = torch.arange(time, device=lengths.device)
-    steps = torch.arange(-reach, reach + 1, device=lengths.device)
-    around = (place[:, None] + steps) % lengths.clamp(min=1)[:, None, None]
-    own = torch.stack([time + place, torch.full_like(place, 2 * time)], dim=-1)
-    return torch.cat([around, own.expand(len(lengths), -1, -1)], dim=-1)
+def ring_slots(lengths: Tensor, time: int, radius: int) -> Tensor:
+    """(B, T, 2·radius + 3) indices of each word's slots in [words; embeddings; relay]."""
+    positions = torch.arange(time, device=lengths.device)
+    steps = torch.arange(-radius, radius + 1, device=lengths.device)
+    neighbours = (positions[:, None] + steps) % lengths.clamp(min=1)[:, None, None]
+    extra = torch.stack([time + positions, torch.full_like(positions, 2 * time)], dim=-1)
+    return torch.cat([neighbours, extra.expand(len(lengths), -1, -1)], dim=-1)
 
 
-def slot_names(reach: int) -> tuple[str, ...]:
+def slot_names(radius: int) -> tuple[str, ...]:
     """The names of a word's slots."""
-    steps = range(1, reach + 1)
+    steps = range(1, radius + 1)
     before, behind = [f"{n} before" for n in reversed(steps)], [f"{n} behind" for n in steps]
     return (*before, "itself", *behind, "its input", "the relay")
 
@@ -86,8 +87,8 @@ class RelayAttention(nn.Module):
         output: Tensor = self.attention(relay, inner, source=torch.cat([relay, values], dim=1))
         for capture in (inner.record or {}).values():
             # A single query, the relay, which is no word; its attention to itself is left out.
-            reading = "Attention weights of the relay over the words; the rest is on itself."
+            caption = "Attention weights of the relay over the words; the rest is on itself."
             axes = ("batch", "head", "source")
             values = capture.values[:, :, 0, 1:]
-            scope.capture("relay attention", values, axes, reading, bounds=UNIT_INTERVAL)
+            scope.capture("relay attention", values, axes, caption, bounds=UNIT_INTERVAL)
         return output

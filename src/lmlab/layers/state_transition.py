@@ -1,4 +1,4 @@
-"""Transitions of K latent states: a constant matrix, or one that depends on the token."""
+"""HMM-like transitions of K latent states: one matrix, or a matrix that depends on the token."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ class TokenStateTransition(StateTransition):
         self.dropout = nn.Dropout(dropout)
 
     def _pulls(self, tokens: Tensor) -> Tensor:
-        pulls: Tensor = self.pull(self.dropout(self.embedding(tokens)))
-        return pulls
+        return self.pull(self.dropout(self.embedding(tokens)))
 
     def forward_clear(self, log_from: Tensor, tokens: Tensor) -> Tensor:
         """The same step with explicit (N, K, K) matrices."""

@@ -1,4 +1,4 @@
-"""Gated recurrent cells with numbered terms for ablation: the minimal GRU and MGRU.
+"""Minimal gated unit (MGU) and a reduced one (MGRU), each term with an ablation switch.
 
 A term that is off leaves the formula, and the parameters that only it used leave the model. Input
 projections are computed for all steps at once; the loop has one or two products.
@@ -83,14 +83,14 @@ class SwitchCell(RecurrentCell):
         gates = torch.stack([gate for _, gate in self.steps(inputs, state)], 1)
         return {"update gate": gates.expand(*inputs.shape[:2], self.width)}
 
-    def _matrix(self, rows: int, *, there: bool) -> nn.Parameter | None:
-        if not there:
+    def _matrix(self, rows: int, *, enabled: bool) -> nn.Parameter | None:
+        if not enabled:
             return None
         bound = self.width**-0.5
         return nn.Parameter(torch.empty(rows, self.width).uniform_(-bound, bound))
 
-    def _vector(self, *, there: bool) -> nn.Parameter | None:
-        return nn.Parameter(torch.zeros(self.width)) if there else None
+    def _vector(self, *, enabled: bool) -> nn.Parameter | None:
+        return nn.Parameter(torch.zeros(self.width)) if enabled else None
 
 
 class MinimalGRUCell(SwitchCell):
@@ -112,12 +112,12 @@ class MinimalGRUCell(SwitchCell):
             raise _nothing_left("keep and admit (6 and 7)")
         has = self.has
         self.can_leave_zero = has(3, 7) or has(5, 7)
-        self.gate_input = self._matrix(input_width, there=has(0))
-        self.gate_hidden = self._matrix(width, there=has(1))
-        self.gate_bias = self._vector(there=has(2))
-        self.candidate_input = self._matrix(input_width, there=has(3, 7))
-        self.candidate_hidden = self._matrix(width, there=has(4, 7))
-        self.candidate_bias = self._vector(there=has(5, 7))
+        self.gate_input = self._matrix(input_width, enabled=has(0))
+        self.gate_hidden = self._matrix(width, enabled=has(1))
+        self.gate_bias = self._vector(enabled=has(2))
+        self.candidate_input = self._matrix(input_width, enabled=has(3, 7))
+        self.candidate_hidden = self._matrix(width, enabled=has(4, 7))
+        self.candidate_bias = self._vector(enabled=has(5, 7))
 
     def steps(self, inputs: Tensor, state: CellState) -> Iterator[tuple[CellState, Tensor]]:
         (hidden,) = state
@@ -150,7 +150,7 @@ class MGRUCell(SwitchCell):
 
     10: j = Σ_u softmax_u(h·h_u/√W + p_{t-u}) h_u, with a learned bias p for each distance. 11: head
     a has d of the units, j_a = Σ_u softmax_u(h A_a h_{u,a}/√d) h_{u,a}, A_a (W, d). Both attend to
-    the last `reach` states, the initial one included, at a cost linear in `reach`; j is a mean of
+    the last `attention_span` states, the initial one included, at linear cost; j is a mean of
     earlier states, so that with 4 off and 5 on all states stay between 0 and 1 if the initial one
     does; that then goes through a sigmoid. Without 1 or 3 the cell ignores its input.
     """
@@ -165,18 +165,18 @@ class MGRUCell(SwitchCell):
         width: int,
         *,
         off: Collection[int] = (),
-        reach: int = 128,
+        attention_span: int = 128,
         heads: int = 4,
     ) -> None:
         super().__init__(input_width, width, off)
         self._check_switches()
         self.can_leave_zero = self.has(1, 3) or not self.has(4)
-        self.attention_span = reach
+        self.attention_span = attention_span
         self.heads = 1 if self.has(11) else math.gcd(width, heads)
-        self.gate_hidden = self._matrix(width, there=self.has(0))
-        self.candidate_input = self._matrix(input_width, there=self.has(1, 3))
-        self.distance = None if self.has(10) else nn.Parameter(torch.zeros(reach))
-        self.affinity = self._matrix(width, there=not self.has(11))
+        self.gate_hidden = self._matrix(width, enabled=self.has(0))
+        self.candidate_input = self._matrix(input_width, enabled=self.has(1, 3))
+        self.distance = None if self.has(10) else nn.Parameter(torch.zeros(attention_span))
+        self.affinity = self._matrix(width, enabled=not self.has(11))
         self.attends = not self.has(10, 11)
         self.names = ("hidden", "earlier") if self.attends else ("hidden",)
 
@@ -216,14 +216,14 @@ class MGRUCell(SwitchCell):
         squash = torch.tanh if self.has(4) else torch.sigmoid
         # Without a recurrent product, the nonlinearity of all steps is computed at once.
         candidates = squash(_project(inputs, self.candidate_input, None, self.width))
-        nothing = inputs.new_zeros(len(inputs), self.width)
+        zeros = inputs.new_zeros(len(inputs), self.width)
         for candidate in candidates.unbind(0):
-            gate = _add_product(nothing, self._seen(state[0]), self.gate_hidden).sigmoid()
-            hidden = self._join(gate, candidate, self._kept(state))
+            gate = _add_product(zeros, self._gate_view(state[0]), self.gate_hidden).sigmoid()
+            hidden = self._join(gate, candidate, self._retained(state))
             state = (hidden, self._remember(state[1], hidden)) if self.attends else (hidden,)
             yield state, gate
 
-    def _seen(self, hidden: Tensor) -> Tensor:
+    def _gate_view(self, hidden: Tensor) -> Tensor:
         """The gate's view of the state."""
         if self.has(6) or not self.has(7):
             return hidden
@@ -232,17 +232,17 @@ class MGRUCell(SwitchCell):
             return centred
         return torch.atanh((2 * centred).clamp(-self.CLIP, self.CLIP))
 
-    def _join(self, gate: Tensor, candidate: Tensor, kept: Tensor) -> Tensor:
+    def _join(self, gate: Tensor, candidate: Tensor, retained: Tensor) -> Tensor:
         """h' = (1-f)∘j [2] + f∘g [3] (+ f∘j without 5)."""
         if self.has(2, 3, 5):
-            return torch.lerp(kept, candidate, gate)
+            return torch.lerp(retained, candidate, gate)
         if self.has(2):
-            share = kept if not self.has(5) else kept - gate * kept
+            share = retained if not self.has(5) else retained - gate * retained
             return torch.addcmul(share, gate, candidate) if self.has(3) else share
         admitted = gate * candidate if self.has(3) else torch.zeros_like(gate)
-        return admitted if self.has(5) else torch.addcmul(admitted, gate, kept)
+        return admitted if self.has(5) else torch.addcmul(admitted, gate, retained)
 
-    def _kept(self, state: CellState) -> Tensor:
+    def _retained(self, state: CellState) -> Tensor:
         """j: the last state, or attention over the earlier ones."""
         if not self.attends:
             return state[0]
@@ -257,8 +257,8 @@ class MGRUCell(SwitchCell):
         return torch.bmm(weights, states).squeeze(1)
 
     def _remember(self, earlier: Tensor, hidden: Tensor) -> Tensor:
-        kept = earlier if earlier.shape[2] < self.attention_span else earlier[:, :, 1:]
-        return torch.cat([kept, self._by_head(hidden)], 2)
+        recent = earlier if earlier.shape[2] < self.attention_span else earlier[:, :, 1:]
+        return torch.cat([recent, self._by_head(hidden)], 2)
 
     def _by_head(self, hidden: Tensor) -> Tensor:
         """(B, H, 1, W/H): one state, split into heads."""

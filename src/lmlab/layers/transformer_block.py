@@ -1,4 +1,4 @@
-"""Transformer block: self-attention, optional cross-attention, feed-forward."""
+"""Transformer block: self-attention, optional cross-attention, FFN; pre- or post-norm; cache."""
 
 from __future__ import annotations
 
@@ -33,20 +33,17 @@ class PreNorm(ResidualConnection):
     """Pre-norm x + f(norm(x)): an identity path through all layers (GPT-2, T5, PEGASUS)."""
 
     def sublayer_input(self, values: Tensor) -> Tensor:
-        normed: Tensor = self.norm(values)
-        return normed
+        return self.norm(values)
 
     def sublayer_output(self, values: Tensor, output: Tensor) -> Tensor:
-        passed: Tensor = values + self.dropout(output)
-        return passed
+        return values + self.dropout(output)
 
 
 class PostNorm(ResidualConnection):
     """Post-norm norm(x + f(x)): Vaswani et al. 2017, BERT, BART, XLNet."""
 
     def sublayer_output(self, values: Tensor, output: Tensor) -> Tensor:
-        normed: Tensor = self.norm(values + self.dropout(output))
-        return normed
+        return self.norm(values + self.dropout(output))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,27 +110,26 @@ class TransformerBlock(nn.Module):
 
         `projected` is the output of `project`, if at hand.
         """
-        around = self.self_attention_residual
-        read = None if content is None else around.sublayer_input(content)
+        residual = self.self_attention_residual
+        content_input = None if content is None else residual.sublayer_input(content)
         output = self.attention(
-            around.sublayer_input(values), scope, source=read, projected=projected
+            residual.sublayer_input(values), scope, source=content_input, projected=projected
         )
-        values = around.sublayer_output(values, self._noted("attention output", output, scope))
+        values = residual.sublayer_output(
+            values, self._capture_output("attention output", output, scope)
+        )
         if source is not None:
             assert self.cross_attention is not None and self.cross_attention_residual is not None
-            asked = self.cross_attention_residual.sublayer_input(values)
-            seen = source.scope.for_layer(f"{scope.name} source")
-            output = self.cross_attention(asked, seen, source=source.values)
-            noted = self._noted("source attention output", output, scope)
-            values = self.cross_attention_residual.sublayer_output(values, noted)
-        return self._fed_forward(values, scope)
+            queries = self.cross_attention_residual.sublayer_input(values)
+            source_scope = source.scope.for_layer(f"{scope.name} source")
+            output = self.cross_attention(queries, source_scope, source=source.values)
+            recorded = self._capture_output("source attention output", output, scope)
+            values = self.cross_attention_residual.sublayer_output(values, recorded)
+        return self._apply_feed_forward(values, scope)
 
     def project(self, values: Tensor) -> Tensor:
         """(…, 3 · H · D) the concatenated queries, keys and values of self-attention."""
-        projected: Tensor = self.attention.qkv_projection(
-            self.self_attention_residual.sublayer_input(values)
-        )
-        return projected
+        return self.attention.qkv_projection(self.self_attention_residual.sublayer_input(values))
 
     def step(
         self,
@@ -144,42 +140,44 @@ class TransformerBlock(nn.Module):
         source_scope: AttentionContext | None = None,
     ) -> tuple[Tensor, BlockCache]:
         """Incremental pass for new positions (B, new, W) at `positions`, and the new cache."""
-        around = self.self_attention_residual
-        output, own = self.attention.step(
-            around.sublayer_input(values), scope, cache.self_attention_cache, positions
+        residual = self.self_attention_residual
+        output, self_cache = self.attention.step(
+            residual.sublayer_input(values), scope, cache.self_attention_cache, positions
         )
-        values = around.sublayer_output(values, output)
+        values = residual.sublayer_output(values, output)
         if cache.source is not None:
             assert self.cross_attention is not None and self.cross_attention_residual is not None
             assert source_scope is not None
-            asked = self.cross_attention_residual.sublayer_input(values)
-            output = self.cross_attention.cross_attend(asked, source_scope, cache.source)
+            queries = self.cross_attention_residual.sublayer_input(values)
+            output = self.cross_attention.cross_attend(queries, source_scope, cache.source)
             values = self.cross_attention_residual.sublayer_output(values, output)
-        return self._fed_forward(values, scope), BlockCache(own, cache.source)
+        return self._apply_feed_forward(values, scope), BlockCache(self_cache, cache.source)
 
     def initial_cache(
         self,
         rows: int,
         source: CrossAttentionSource | None = None,
-        owners: SourceAssignment | None = None,
+        assignment: SourceAssignment | None = None,
     ) -> BlockCache:
-        """The initial cache; `owners`, the source assignment, is shared by all layers."""
+        """The initial cache; the source `assignment` is shared by all layers."""
         attention = self.attention
         like = attention.qkv_projection.weight
-        own = KVCache.empty(rows, attention.heads, attention.head_width, like)
+        self_cache = KVCache.empty(rows, attention.heads, attention.head_width, like)
         if source is None:
-            return BlockCache(own)
-        assert self.cross_attention is not None and owners is not None
-        made = self.cross_attention.keys_values(source.values, source.scope.key_positions)
-        return BlockCache(own, CrossAttentionCache.of(*made, owners))
+            return BlockCache(self_cache)
+        assert self.cross_attention is not None and assignment is not None
+        keys_values = self.cross_attention.keys_values(source.values, source.scope.key_positions)
+        return BlockCache(self_cache, CrossAttentionCache.of(*keys_values, assignment))
 
-    def _fed_forward(self, values: Tensor, scope: AttentionContext) -> Tensor:
-        around = self.feed_forward_residual
-        output = self.feed_forward(around.sublayer_input(values))
-        return around.sublayer_output(values, self._noted("feed-forward output", output, scope))
+    def _apply_feed_forward(self, values: Tensor, scope: AttentionContext) -> Tensor:
+        residual = self.feed_forward_residual
+        output = self.feed_forward(residual.sublayer_input(values))
+        return residual.sublayer_output(
+            values, self._capture_output("feed-forward output", output, scope)
+        )
 
     @staticmethod
-    def _noted(what: str, output: Tensor, scope: AttentionContext) -> Tensor:
-        reading = f"What the {what.removesuffix(' output')} adds to each position, unit by unit."
-        scope.capture(what, output, ("batch", "time", "unit"), reading)
+    def _capture_output(name: str, output: Tensor, scope: AttentionContext) -> Tensor:
+        caption = f"What the {name.removesuffix(' output')} adds to each position, unit by unit."
+        scope.capture(name, output, ("batch", "time", "unit"), caption)
         return output

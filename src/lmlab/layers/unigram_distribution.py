@@ -1,4 +1,4 @@
-"""Unigram distribution of a corpus: noise distribution and subsampling (word2vec)."""
+"""Unigram counts of a corpus: word2vec's noise distribution and frequent-word subsampling."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from lmlab.core.vocabulary import Vocabulary
 
 TOKENS_PER_CHUNK = 1 << 24
 """Tokens that are counted at once, so that a corpus on disk is not loaded."""
+
+
+def count_tokens(tokens: NDArray[np.generic], size: int) -> NDArray[np.int64]:
+    """(V,) counts of each of `size` ids in a text, in memory or on disk."""
+    counts = np.zeros(size, dtype=np.int64)
+    for first in range(0, len(tokens), TOKENS_PER_CHUNK):
+        part = np.asarray(tokens[first : first + TOKENS_PER_CHUNK], dtype=np.int64)
+        counts += np.bincount(part, minlength=size)
+    return counts
 
 
 class UnigramDistribution(nn.Module):
@@ -35,21 +44,18 @@ class UnigramDistribution(nn.Module):
         self.vocabulary = vocabulary
         self.power = power
         self.sample = sample
-        symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown} - {None}
+        special_tokens = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown} - {None}
         is_word = torch.ones(vocabulary.size, dtype=torch.bool)
-        is_word[sorted(symbols)] = False
-        breaks = torch.zeros(vocabulary.size, dtype=torch.bool)
-        breaks[[i for i in (vocabulary.start, vocabulary.end) if i is not None]] = True
+        is_word[sorted(special_tokens)] = False
+        is_boundary = torch.zeros(vocabulary.size, dtype=torch.bool)
+        is_boundary[[i for i in (vocabulary.start, vocabulary.end) if i is not None]] = True
         self.register_buffer("counts", torch.ones(vocabulary.size, dtype=torch.int64))
         self.register_buffer("is_word", is_word, persistent=False)
-        self.register_buffer("is_boundary", breaks, persistent=False)
+        self.register_buffer("is_boundary", is_boundary, persistent=False)
 
     def count(self, tokens: NDArray[np.generic]) -> None:
         """Set the counts from the ids of a text, in memory or on disk."""
-        counts = np.zeros(self.vocabulary.size, dtype=np.int64)
-        for first in range(0, len(tokens), TOKENS_PER_CHUNK):
-            part = np.asarray(tokens[first : first + TOKENS_PER_CHUNK], dtype=np.int64)
-            counts += np.bincount(part, minlength=len(counts))
+        counts = count_tokens(tokens, self.vocabulary.size)
         self.counts.copy_(torch.from_numpy(np.maximum(counts, 1)))
 
     def noise(self) -> Tensor:
@@ -60,10 +66,10 @@ class UnigramDistribution(nn.Module):
     def log_prior(self) -> Tensor:
         """(V,) log of the same with the unknown word included; -inf at the special tokens."""
         weights = self._weights()
-        able = self.is_word.clone()
+        predictable = self.is_word.clone()
         if self.vocabulary.unknown is not None:
-            able[self.vocabulary.unknown] = True
-        weights = weights.masked_fill(~able, 0.0)
+            predictable[self.vocabulary.unknown] = True
+        weights = weights.masked_fill(~predictable, 0.0)
         return (weights / weights.sum()).log().to(torch.get_default_dtype())
 
     def keep_probabilities(self) -> Tensor:
@@ -73,8 +79,8 @@ class UnigramDistribution(nn.Module):
         counts = self.counts.double().masked_fill(~self.is_word, 0.0)
         threshold = self.sample * counts.sum()
         share = threshold / counts.clamp(min=1.0)
-        kept = ((1 / share).sqrt() + 1) * share
-        return kept.clamp(max=1.0).masked_fill(~self.is_word, 0.0)
+        probabilities = ((1 / share).sqrt() + 1) * share
+        return probabilities.clamp(max=1.0).masked_fill(~self.is_word, 0.0)
 
     def sample_noise(
         self, shape: tuple[int, ...], *, generator: torch.Generator | None = None

@@ -1,4 +1,4 @@
-"""Weight initialisation of a Transformer (BERT, GPT-2)."""
+"""Transformer weight initialisation (BERT, GPT-2, T5), and T5's output scaling."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def init_t5_weights(module: nn.Module, tokens: nn.Embedding) -> None:
     """
     for part in module.modules():
         if isinstance(part, MultiHeadAttention):
-            spread = part.qkv_projection.in_features**-0.5
-            nn.init.normal_(part.qkv_projection.weight, std=spread)
+            std = part.qkv_projection.in_features**-0.5
+            nn.init.normal_(part.qkv_projection.weight, std=std)
             queries = part.qkv_projection.weight[: part.inner_width]
-            nn.init.normal_(queries.detach(), std=spread * part.head_width**-0.5)
+            nn.init.normal_(queries.detach(), std=std * part.head_width**-0.5)
             nn.init.normal_(part.output.weight, std=part.inner_width**-0.5)
         elif isinstance(part, FeedForward):
-            for each in part.children():
-                if isinstance(each, nn.Linear):
-                    nn.init.normal_(each.weight, std=each.in_features**-0.5)
+            for layer in part.children():
+                if isinstance(layer, nn.Linear):
+                    nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
         elif isinstance(part, T5RelativeBias):
             # Small, so that all distances are nearly equal at first.
             nn.init.normal_(part.table.weight, std=0.02)
@@ -55,11 +55,11 @@ def init_transformer_weights(module: nn.Module, width: int, *, layers: int = 0) 
 
     Radford et al. 2019 scale these so that a deep sum does not grow; `layers` 0 does not.
     """
-    spread = WIDTH_SCALED_STD / math.sqrt(width)
+    std = WIDTH_SCALED_STD / math.sqrt(width)
     for name, part in module.named_modules():
         if not isinstance(part, (nn.Linear, nn.Embedding)):
             continue
-        writes = layers and name.endswith(("attention.output", "feed_forward.down_projection"))
-        nn.init.normal_(part.weight, std=spread / math.sqrt(2 * layers) if writes else spread)
+        residual = layers and name.endswith(("attention.output", "feed_forward.down_projection"))
+        nn.init.normal_(part.weight, std=std / math.sqrt(2 * layers) if residual else std)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)

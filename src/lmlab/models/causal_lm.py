@@ -1,8 +1,15 @@
-"""Autoregressive (causal) language models: p(s) = Π_t p(s_t | s_<t), decoded step by step."""
+"""Autoregressive LM classes: base, text-encoding, per-position latent, unigram mixture, n-gram.
+
+p(s) = Π_t p(s_t | s_<t), decoded step by step. Besides the general ones: n-gram models (modified
+Kneser-Ney), mixtures of unigrams, and models with a latent choice per position (which earlier word,
+which component), marginalised.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,20 +29,40 @@ from lmlab.emissions.unigram_mixture import UnigramMixture
 
 
 @dataclass(frozen=True, eq=False)
-class DecodingState:
+class FieldwiseState:
+    """Base of decoding states: row tensors and inner states are selected and detached by field."""
+
+    def select(self, rows: Tensor) -> Self:
+        return self._map(lambda v: v[rows] if isinstance(v, Tensor) else v.select(rows))
+
+    def detach(self) -> Self:
+        return self._map(lambda v: v.detach())
+
+    def _map(self, function: Callable[[Any], Any]) -> Self:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{n: function(v) for n, v in values.items() if hasattr(v, "detach")})
+
+
+@dataclass(frozen=True, eq=False)
+class DecodingState(FieldwiseState):
     """A backbone's state and its latest hidden state, which predicts the next token."""
 
     memory: State
     values: Tensor
     log_weights: Tensor | None
 
-    def select(self, rows: Tensor) -> DecodingState:
-        weights = None if self.log_weights is None else self.log_weights[rows]
-        return DecodingState(self.memory.select(rows), self.values[rows], weights)
 
-    def detach(self) -> DecodingState:
-        weights = None if self.log_weights is None else self.log_weights.detach()
-        return DecodingState(self.memory.detach(), self.values.detach(), weights)
+def split_answers(
+    tokens: Iterable[int], separators: Container[int], count: int
+) -> list[tuple[int, ...]]:
+    """The answers to blanks in a decoder's output, at least `count`; missing ones are empty."""
+    answers: list[list[int]] = [[]]
+    for token in tokens:
+        if token in separators:
+            answers.append([])
+        else:
+            answers[-1].append(token)
+    return [tuple(answer) for answer in answers] + [()] * (count - len(answers))
 
 
 class AutoregressiveLM(Assembly):
@@ -101,8 +128,8 @@ class LatentChoiceLM(AutoregressiveLM):
         if view.inputs.shape[1] <= MAX_LENGTH:
             return super().target_log_probs(view, state)
         parts = []
-        for stretch in split_view(view, MAX_LENGTH):
-            parts.append(super().target_log_probs(stretch, state))
+        for segment in split_view(view, MAX_LENGTH):
+            parts.append(super().target_log_probs(segment, state))
             state = parts[-1].state
         return concatenate_predictions(parts)
 
@@ -144,5 +171,5 @@ class NgramModel(AutoregressiveLM):
         orders = self.emission.fit(tokens, offsets).fallback_orders
         if not orders:
             return None
-        which = ", ".join(map(str, orders))
-        return f"too little text to estimate the discounts of order {which}; using 0.5, 1 and 1.5."
+        failed = ", ".join(map(str, orders))
+        return f"too little text to estimate the discounts of order {failed}; using 0.5, 1 and 1.5."

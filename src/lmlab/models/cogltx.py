@@ -1,4 +1,4 @@
-"""CogLTX (Ding et al. 2020): a relevance scorer ("judge") and a reasoner, trained jointly."""
+"""CogLTX's networks and joint loss: token relevance scorer (judge), reasoner; no MemRecall here."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class RelevanceScorer(nn.Module):
             nn.Dropout(dropout), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1)
         )
         if frozen:
-            for parameter in base.parameters():
-                parameter.requires_grad_(False)
+            base.requires_grad_(False)
 
     def train(self, mode: bool = True) -> RelevanceScorer:
         super().train(mode)
@@ -55,8 +54,8 @@ class RelevanceScorer(nn.Module):
         assert batch.labels is not None
         labelled = (batch.labels != IGNORE_LABEL).float()
         target = batch.labels.clamp(min=0).float()
-        each = F.binary_cross_entropy_with_logits(self.log_odds(batch), target, reduction="none")
-        return (each * labelled).sum(1) / labelled.sum(1)
+        losses = F.binary_cross_entropy_with_logits(self.log_odds(batch), target, reduction="none")
+        return (losses * labelled).sum(1) / labelled.sum(1)
 
 
 class CogLTX(System):
@@ -76,26 +75,26 @@ class CogLTX(System):
         require(base, EncodeTokens, "recalling blocks of a long text")
         needed_by = f"the task {task.name}"
         width = encoder_width(base, per_token=task.needs_tokens, needed_by=needed_by)
-        judge_width = width
+        scorer_width = width
         if not task.needs_tokens:
-            judge_width = encoder_width(base, per_token=True, needed_by="MemRecall's judge")
+            scorer_width = encoder_width(base, per_token=True, needed_by="MemRecall's judge")
         self.vocabulary, self.window = base.vocabulary, base.window
-        self.relevance_scorer = RelevanceScorer(deepcopy(base), width=judge_width, frozen=frozen)
+        self.relevance_scorer = RelevanceScorer(deepcopy(base), width=scorer_width, frozen=frozen)
         self.reasoner = TaskHeadModel(base, task, width=width, frozen=frozen)
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
-        reasoned, _ = self.reasoner.loss(replace(batch, condition=None))
+        reasoner_loss, _ = self.reasoner.loss(replace(batch, condition=None))
         if batch.condition is None:
-            return reasoned, None
-        each = torch.stack(
-            [self.relevance_scorer.loss(z).mean() for z in _chained(batch.condition)]
+            return reasoner_loss, None
+        scorer_losses = torch.stack(
+            [self.relevance_scorer.loss(z).mean() for z in _condition_chain(batch.condition)]
         )
         # Equal weight for both losses, whatever the number of labels of a text.
-        judged = each.mean() * reasoned.count
-        parts = {"reasoner": reasoned, "judge": Loss(judged, reasoned.count)}
-        return Loss(reasoned.total + judged, reasoned.count, parts), None
+        scorer_loss = scorer_losses.mean() * reasoner_loss.count
+        parts = {"reasoner": reasoner_loss, "judge": Loss(scorer_loss, reasoner_loss.count)}
+        return Loss(reasoner_loss.total + scorer_loss, reasoner_loss.count, parts), None
 
     @property
     def base(self) -> System:
@@ -113,15 +112,15 @@ class CogLTX(System):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Outside of training the marks of the training examples are ignored."""
-        wanted = {
+        weights = {
             k: v
             for k, v in state_dict.items()
             if k != RELEVANCE_BUFFER or hasattr(self, RELEVANCE_BUFFER)
         }
-        return super().load_state_dict(wanted, strict, assign)
+        return super().load_state_dict(weights, strict, assign)
 
 
-def _chained(batch: Batch | None) -> Iterator[Batch]:
+def _condition_chain(batch: Batch | None) -> Iterator[Batch]:
     """A batch, its condition, and the condition of that, each separately."""
     while batch is not None:
         yield replace(batch, condition=None)

@@ -1,4 +1,4 @@
-"""CogQA (Ding et al. 2019): a span reader, system 1, and a graph network, system 2."""
+"""CogQA (Ding et al. 2019): span reader (system 1), graph network (system 2), training of both."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from lmlab.core.state import State
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import group_by_length
-from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.layers.span_pointers import (
     ANSWER_POINTER,
     HOP_POINTER,
     POINTER_COUNT,
+    CogQAConfig,
     PointedSpan,
     best_spans,
     pointer_log_probs,
     pointer_loss,
 )
 from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.models.finetuned import TrainingWrapper
 from lmlab.models.masked_lm import MaskedLM
 
 
@@ -149,9 +150,9 @@ class CogQAReader(System):
         base: Any = self.base
         with _layer_outputs(base) as layers:
             if isinstance(base, MaskedLM):
-                nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
+                no_mask = torch.zeros_like(batch.tokens, dtype=torch.bool)
                 segments = (self._parts(batch) >= 2).long()
-                view = replace(base.objective.fill_view(batch, nothing), segments=segments)
+                view = replace(base.objective.fill_view(batch, no_mask), segments=segments)
                 last = base.hidden(view).values
             else:
                 last = base.encode_tokens(batch)
@@ -197,7 +198,7 @@ class CogQAReader(System):
                 log_probs[:, kind + 1],
                 allowed,
                 top=self.settings.starts,
-                longest=self.settings.max_span_length,
+                max_length=self.settings.max_span_length,
             )
             for kind in (HOP_POINTER, ANSWER_POINTER)
         )
@@ -214,12 +215,12 @@ def _layer_outputs(base: nn.Module) -> Iterator[list[Tensor]]:
     """The outputs of a Transformer's layers while it runs, in their order."""
     outputs: list[Tensor] = []
 
-    def note(_: nn.Module, __: Any, output: Any) -> None:
+    def record(_: nn.Module, __: Any, output: Any) -> None:
         if isinstance(output, Tensor):
             outputs.append(output)
 
     handles = [
-        m.register_forward_hook(note) for m in base.modules() if isinstance(m, TransformerBlock)
+        m.register_forward_hook(record) for m in base.modules() if isinstance(m, TransformerBlock)
     ]
     try:
         yield outputs
@@ -322,32 +323,26 @@ class TrainingGraph(Protocol):
 
 def block_diagonal(graphs: Sequence[TrainingGraph]) -> Tensor:
     """(N, N) the adjacency matrices of several graphs on the diagonal of one."""
-    return torch.block_diag(*(each.adjacency for each in graphs))
+    return torch.block_diag(*(graph.adjacency for graph in graphs))
 
 
-class CogQANodeTraining(System):
+class CogQANodeTraining(TrainingWrapper):
     """The second training stage: the nodes of gold graphs and of expanded graphs.
 
     Its batches are nodes, `rows` the numbers of their graphs. The reader is frozen, and its
     semantic vectors are those stored in the examples; with `together` it is trained too, by the
-    spans and by the answers. Its weights are those of the whole model.
+    spans and by the answers.
     """
 
-    validation_metric = "loss"
+    wrapped = "system"
 
-    def __init__(self, whole: CogQA, examples: Sequence[TrainingGraph]) -> None:
+    def __init__(self, model: CogQA, examples: Sequence[TrainingGraph]) -> None:
         super().__init__()
-        self.vocabulary, self.window = whole.vocabulary, whole.window
-        self.system = whole
+        self.vocabulary, self.window = model.vocabulary, model.window
+        self.system = model
         self.examples = examples
-        self.together = whole.settings.joint_training
-        whole.reader.requires_grad_(self.together)
-
-    def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:  # type: ignore[override]
-        return self.system.state_dict(*args, **options)
-
-    def load_state_dict(self, *args: Any, **options: Any) -> Any:
-        return self.system.load_state_dict(*args, **options)
+        self.together = model.settings.joint_training
+        model.reader.requires_grad_(self.together)
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
@@ -359,16 +354,16 @@ class CogQANodeTraining(System):
             output = self.system.reader.read(batch)
             spans, semantics = pointer_loss(output.log_probs, batch.labels), output.semantics
         else:
-            known = [each.semantics for each in graphs if each.semantics is not None]
-            assert len(known) == len(graphs), "a frozen reader has encoded all nodes before"
-            semantics = torch.cat(known).to(batch.tokens.device)
+            stored = [graph.semantics for graph in graphs if graph.semantics is not None]
+            assert len(stored) == len(graphs), "a frozen reader has encoded all nodes before"
+            semantics = torch.cat(stored).to(batch.tokens.device)
         nodes = self.system.propagate(semantics, block_diagonal(graphs))
-        total, first = nodes.new_zeros(()), 0
-        for each in graphs:
-            own = nodes[first : first + len(each.inputs)]
-            scores = self.system.scores(own, each.kind, each.candidates)
-            total = total + answer_loss(scores, each.kind, each.target)
-            first += len(each.inputs)
+        total, offset = nodes.new_zeros(()), 0
+        for graph in graphs:
+            graph_nodes = nodes[offset : offset + len(graph.inputs)]
+            scores = self.system.scores(graph_nodes, graph.kind, graph.candidates)
+            total = total + answer_loss(scores, graph.kind, graph.target)
+            offset += len(graph.inputs)
         count = torch.tensor(float(len(graphs)), device=total.device)
         answers = Loss(total, count)
         if spans is None:

@@ -1,4 +1,4 @@
-"""Denoising encoder-decoders (MASS, BART): the decoder generates what the source has masked."""
+"""Denoising encoder-decoders (MASS, BART); joint of a masked span; template-constrained infill."""
 
 from __future__ import annotations
 
@@ -19,159 +19,10 @@ from lmlab.core.joint_distribution import RankedFilling, most_probable_fillings
 from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.causal_lm import DecodingState
+from lmlab.models.causal_lm import DecodingState, FieldwiseState
 from lmlab.models.seq2seq import EncoderDecoderLM, PointerGenerator
 from lmlab.objectives.denoising_base import DenoisingObjective, text_bodies
 from lmlab.objectives.masked_span import MASSObjective
-
-TEMPLATE_BLANK = -1
-"""Stands in a template for any number of tokens."""
-
-
-@dataclass(frozen=True, eq=False)
-class TemplateState:
-    """A partial text and the template elements that it may have reached.
-
-    A template has P elements, each a token or a blank, and the end token last.
-    """
-
-    inner: DecodingState
-    template: Tensor
-    """(B, P) tokens, `TEMPLATE_BLANK` at blanks, the end token last and as padding."""
-    active_elements: Tensor
-    """(B, P) bool: the next token may match this element. A text may match a template in several
-    ways, so several may be active (an NFA)."""
-
-    def select(self, rows: Tensor) -> TemplateState:
-        return TemplateState(
-            self.inner.select(rows), self.template[rows], self.active_elements[rows]
-        )
-
-    def detach(self) -> TemplateState:
-        return replace(self, inner=self.inner.detach())
-
-
-class TemplateConstrainedDecoder:
-    """Generates whole texts that match a template: p(s_t | s_<t, blanked text).
-
-    A token is allowed if the text up to it still matches the template: the fixed tokens in order,
-    and anything in the blanks. Other tokens get probability zero without renormalisation, so that a
-    text's log-probability is the model's own.
-    """
-
-    def __init__(self, system: EncoderDecoderLM, batch: Batch, *, mask: int) -> None:
-        vocabulary = system.vocabulary
-        assert vocabulary.end is not None, "a text that is written whole ends by a symbol"
-        self.system = system
-        self.batch = batch
-        self.vocabulary: Vocabulary = vocabulary
-        self.patterns = [
-            np.where(body == mask, TEMPLATE_BLANK, body) for body in text_bodies(batch, vocabulary)
-        ]
-        never = [*vocabulary.unpredictable, vocabulary.end]
-        self.answer_tokens = torch.ones(
-            vocabulary.size, dtype=torch.bool, device=batch.tokens.device
-        )
-        self.answer_tokens[never] = False
-        self._check(never)
-
-    def _check(self, never: list[int]) -> None:
-        if any(np.isin(pattern, never).any() for pattern in self.patterns):
-            raise UserError(
-                "a text with blanks must consist of words and mask tokens, got another special "
-                "token (<s>, </s> or <pad>) inside it; remove it."
-            )
-
-    def start(self, rows: int, *, condition: Batch | None = None) -> TemplateState:
-        assert rows == len(self.batch), "each row has its own blanks"
-        end = [int(self.vocabulary.end or 0)]
-        table = Batch.collate([[*each, *end] for each in self.patterns], end[0])
-        pattern = table.tokens.to(self.batch.tokens.device)
-        reached = torch.zeros_like(pattern, dtype=torch.bool)
-        reached[:, 0] = True
-        inner = self.system.start(rows, condition=self.batch)
-        return TemplateState(inner, pattern, skip_empty_blanks(pattern, reached))
-
-    def peek(self, state: State) -> Categorical:
-        """(rows, V) the model's log-probabilities, -inf at tokens that do not match."""
-        assert isinstance(state, TemplateState)
-        asked = state.template.clamp(min=0)
-        fixed = state.active_elements & (state.template != TEMPLATE_BLANK)
-        in_blank = (state.active_elements & (state.template == TEMPLATE_BLANK)).any(1, keepdim=True)
-        forced = torch.zeros(len(asked), self.vocabulary.size, device=asked.device)
-        forced = forced.scatter_add(1, asked, fixed.float()) > 0
-        possible = forced | (in_blank & self.answer_tokens)
-        log_probs = self.system.peek(state.inner).log_probs
-        return Categorical(log_probs.masked_fill(~possible, float("-inf")))
-
-    def advance(self, state: State, tokens: Tensor) -> TemplateState:
-        assert isinstance(state, TemplateState)
-        pattern, reached = state.template, state.active_elements
-        stays = reached & (pattern == TEMPLATE_BLANK) & self.answer_tokens[tokens][:, None]
-        moves = reached & (pattern == tokens[:, None])
-        after = stays.clone()
-        after[:, 1:] |= moves[:, :-1]
-        inner = self.system.advance(state.inner, tokens)
-        return TemplateState(inner, pattern, skip_empty_blanks(pattern, after))
-
-    def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
-        """The content of each blank of text `row`, given the generated text without end."""
-        return align_template(self.patterns[row].tolist(), list(tokens))
-
-    def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
-        """Text `row` with these answers in its blanks, without end."""
-        given = iter(answers)
-        parts = [
-            next(given) if one == TEMPLATE_BLANK else (one,) for one in self.patterns[row].tolist()
-        ]
-        return [token for part in parts for token in part]
-
-
-def skip_empty_blanks(pattern: Tensor, reached: Tensor) -> Tensor:
-    """The active elements, closed under leaving a blank empty (epsilon moves)."""
-    reached = reached.clone()
-    for place in (pattern[:, :-1] == TEMPLATE_BLANK).any(0).nonzero().flatten().tolist():
-        reached[:, place + 1] |= reached[:, place] & (pattern[:, place] == TEMPLATE_BLANK)
-    return reached
-
-
-def align_template(pattern: Sequence[int], tokens: Sequence[int]) -> list[tuple[int, ...]]:
-    """The tokens in each blank of a template; if ambiguous, earlier blanks are shortest.
-
-    If the text was truncated, later blanks are empty. Cost O(P · T).
-    """
-    fits = template_matches(pattern, tokens, cut=False)
-    if not fits[0, 0]:
-        fits = template_matches(pattern, tokens, cut=True)
-    assert fits[0, 0], "the text was not written under this pattern"
-    contents, place = [], 0
-    for element, wanted in enumerate(pattern):
-        if wanted == TEMPLATE_BLANK:
-            stop = place + int(fits[element + 1, place:].argmax())
-            contents.append(tuple(tokens[place:stop]))
-            place = stop
-        else:
-            place = min(place + 1, len(tokens))
-    return contents
-
-
-def template_matches(pattern: Sequence[int], tokens: Sequence[int], *, cut: bool) -> np.ndarray:
-    """(P + 1, T + 1) bool: whether the template from element p on matches the text from t on.
-
-    `cut`: the text may stop before the template does.
-    """
-    text = np.asarray(tokens, dtype=np.int64)
-    fits = np.zeros((len(pattern) + 1, len(text) + 1), dtype=bool)
-    fits[-1, -1] = True
-    for element in range(len(pattern) - 1, -1, -1):
-        after = fits[element + 1]
-        if pattern[element] == TEMPLATE_BLANK:
-            fits[element] = np.logical_or.accumulate(after[::-1])[::-1]
-        else:
-            fits[element, :-1] = (text == pattern[element]) & after[1:]
-            fits[element, -1] = cut
-    return fits
-
 
 SPAN_BEAM = 64
 """Minimum beam size of a search for the most probable spans."""
@@ -188,9 +39,9 @@ class MASS(EncoderDecoderLM):
         """The joint distribution of the span of masks in each row of the batch, (B, T) bool."""
         size = masked.sum(1)
         first = masked.long().argmax(1).clamp(min=1)
-        place = torch.arange(masked.shape[1], device=masked.device)
-        inside = (place >= first[:, None]) & (place < (first + size)[:, None])
-        if not torch.equal(inside, masked):
+        position = torch.arange(masked.shape[1], device=masked.device)
+        in_span = (position >= first[:, None]) & (position < (first + size)[:, None])
+        if not torch.equal(in_span, masked):
             raise UserError(
                 "this system generates one span per text, so its masks must be adjacent; mask "
                 "one span, or use a system that fills positions apart (bert, span-joint)."
@@ -222,10 +73,10 @@ class SpanDistribution:
         """(N,) tokens sampled one after another."""
         rows = torch.arange(len(self.batch), device=self.masked.device)
         filled = self.batch.tokens.clone()
-        for turn in range(int(self.size.max()) if len(rows) else 0):
-            drawn = Categorical(self._next(rows, filled, turn)).sample(generator=generator)
-            going = turn < self.size
-            filled[rows[going], self.first[going] + turn] = drawn[going]
+        for offset in range(int(self.size.max()) if len(rows) else 0):
+            sampled = Categorical(self._next(rows, filled, offset)).sample(generator=generator)
+            unfinished = offset < self.size
+            filled[rows[unfinished], self.first[unfinished] + offset] = sampled[unfinished]
         return filled[self.masked]
 
     def best(self) -> Tensor:
@@ -238,35 +89,35 @@ class SpanDistribution:
         A rank is proven where no pruned hypothesis, whose score bounds those of all its
         continuations, was more probable.
         """
-        width, dropped = max(SPAN_BEAM, count), -math.inf
+        width, best_pruned = max(SPAN_BEAM, count), -math.inf
         first, size = int(self.first[row]), int(self.size[row])
         filled = self.batch.tokens[row : row + 1].clone()
         totals = torch.zeros(1, dtype=torch.float64, device=filled.device)
-        for turn in range(size):
+        for offset in range(size):
             rows = torch.full((len(filled),), row, device=filled.device)
-            log_probs = self._next(rows, filled, turn).double()
+            log_probs = self._next(rows, filled, offset).double()
             scores = (totals[:, None] + log_probs).flatten()
             best = scores.topk(min(width + 1, int((scores > -math.inf).sum())))
             if len(best.values) > width:
-                dropped = max(dropped, float(best.values[width]))
-            kept, totals = best.indices[:width], best.values[:width]
-            filled = filled[kept // log_probs.shape[1]]
-            filled[:, first + turn] = kept % log_probs.shape[1]
+                best_pruned = max(best_pruned, float(best.values[width]))
+            selected, totals = best.indices[:width], best.values[:width]
+            filled = filled[selected // log_probs.shape[1]]
+            filled[:, first + offset] = selected % log_probs.shape[1]
         spans = filled[:, first : first + size].tolist()
         return [
-            RankedFilling(tokens=tuple(span), log_prob=total, proven=total >= dropped)
+            RankedFilling(tokens=tuple(span), log_prob=total, proven=total >= best_pruned)
             for span, total in list(zip(spans, totals.tolist(), strict=True))[:count]
         ]
 
-    def _next(self, rows: Tensor, filled: Tensor, turn: int) -> Tensor:
-        """(R, V) log-probabilities of token `turn` of the spans, for texts (R, T) of these rows."""
+    def _next(self, rows: Tensor, filled: Tensor, offset: int) -> Tensor:
+        """(R, V) log-probabilities of token `offset` of the spans of these rows' texts (R, T)."""
         masked, first = self.masked[rows], self.first[rows]
         batch = replace(self.batch.select(rows.tolist()), tokens=filled)
-        size = self.size[rows].clamp(max=turn + 1)
+        size = self.size[rows].clamp(max=offset + 1)
         view = self.system.objective.fill_view(batch, masked, first, size)
         hidden = self.system.hidden(view).values
-        here = (size - 1).clamp(min=0)
-        values = hidden[torch.arange(len(rows), device=here.device), here]
+        last = (size - 1).clamp(min=0)
+        values = hidden[torch.arange(len(rows), device=last.device), last]
         log_probs: Tensor = self.system.emission.log_probs(values)
         return log_probs
 
@@ -297,3 +148,144 @@ class InfillingDenoisingSeq2Seq(DenoisingSeq2Seq):
     def infill_decoder(self, batch: Batch) -> TemplateConstrainedDecoder:
         """The decoder that regenerates the texts of a batch; each mask token is a blank."""
         return TemplateConstrainedDecoder(self, batch, mask=self.objective.special_tokens.mask)
+
+
+TEMPLATE_BLANK = -1
+"""Stands in a template for any number of tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateState(FieldwiseState):
+    """A partial text and the template elements that it may have reached.
+
+    A template has P elements, each a token or a blank, and the end token last.
+    """
+
+    inner: DecodingState
+    template: Tensor
+    """(B, P) tokens, `TEMPLATE_BLANK` at blanks, the end token last and as padding."""
+    active_elements: Tensor
+    """(B, P) bool: the next token may match this element. A text may match a template in several
+    ways, so several may be active (an NFA)."""
+
+
+class TemplateConstrainedDecoder:
+    """Generates whole texts that match a template: p(s_t | s_<t, blanked text).
+
+    A token is allowed if the text up to it still matches the template: the fixed tokens in order,
+    and anything in the blanks. Other tokens get probability zero without renormalisation, so that a
+    text's log-probability is the model's own.
+    """
+
+    def __init__(self, system: EncoderDecoderLM, batch: Batch, *, mask: int) -> None:
+        vocabulary = system.vocabulary
+        assert vocabulary.end is not None, "whole texts are generated up to an end token"
+        self.system = system
+        self.batch = batch
+        self.vocabulary: Vocabulary = vocabulary
+        self.patterns = [
+            np.where(body == mask, TEMPLATE_BLANK, body) for body in text_bodies(batch, vocabulary)
+        ]
+        excluded = [*vocabulary.unpredictable, vocabulary.end]
+        self.answer_tokens = torch.ones(
+            vocabulary.size, dtype=torch.bool, device=batch.tokens.device
+        )
+        self.answer_tokens[excluded] = False
+        if any(np.isin(pattern, excluded).any() for pattern in self.patterns):
+            raise UserError(
+                "a text with blanks must consist of words and mask tokens, got another special "
+                "token (<s>, </s> or <pad>) inside it; remove it."
+            )
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> TemplateState:
+        assert rows == len(self.batch), "each row has its own blanks"
+        end = [int(self.vocabulary.end or 0)]
+        collated = Batch.collate([[*pattern, *end] for pattern in self.patterns], end[0])
+        template = collated.tokens.to(self.batch.tokens.device)
+        active = torch.zeros_like(template, dtype=torch.bool)
+        active[:, 0] = True
+        inner = self.system.start(rows, condition=self.batch)
+        return TemplateState(inner, template, skip_empty_blanks(template, active))
+
+    def peek(self, state: State) -> Categorical:
+        """(rows, V) the model's log-probabilities, -inf at tokens that do not match."""
+        assert isinstance(state, TemplateState)
+        elements = state.template.clamp(min=0)
+        fixed = state.active_elements & (state.template != TEMPLATE_BLANK)
+        in_blank = (state.active_elements & (state.template == TEMPLATE_BLANK)).any(1, keepdim=True)
+        forced = torch.zeros(len(elements), self.vocabulary.size, device=elements.device)
+        forced = forced.scatter_add(1, elements, fixed.float()) > 0
+        allowed = forced | (in_blank & self.answer_tokens)
+        log_probs = self.system.peek(state.inner).log_probs
+        return Categorical(log_probs.masked_fill(~allowed, float("-inf")))
+
+    def advance(self, state: State, tokens: Tensor) -> TemplateState:
+        assert isinstance(state, TemplateState)
+        template, active = state.template, state.active_elements
+        stays = active & (template == TEMPLATE_BLANK) & self.answer_tokens[tokens][:, None]
+        moves = active & (template == tokens[:, None])
+        next_active = stays.clone()
+        next_active[:, 1:] |= moves[:, :-1]
+        inner = self.system.advance(state.inner, tokens)
+        return TemplateState(inner, template, skip_empty_blanks(template, next_active))
+
+    def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        """The content of each blank of text `row`, given the generated text without end."""
+        return align_template(self.patterns[row].tolist(), list(tokens))
+
+    def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+        """Text `row` with these answers in its blanks, without end."""
+        fillings = iter(answers)
+        parts = [
+            next(fillings) if token_or_blank == TEMPLATE_BLANK else (token_or_blank,)
+            for token_or_blank in self.patterns[row].tolist()
+        ]
+        return [token for part in parts for token in part]
+
+
+def skip_empty_blanks(template: Tensor, active: Tensor) -> Tensor:
+    """The active elements, closed under leaving a blank empty (epsilon moves)."""
+    active = active.clone()
+    for element in (template[:, :-1] == TEMPLATE_BLANK).any(0).nonzero().flatten().tolist():
+        active[:, element + 1] |= active[:, element] & (template[:, element] == TEMPLATE_BLANK)
+    return active
+
+
+def align_template(template: Sequence[int], tokens: Sequence[int]) -> list[tuple[int, ...]]:
+    """The tokens in each blank of a template; if ambiguous, earlier blanks are shortest.
+
+    If the text was truncated, later blanks are empty. Cost O(P · T).
+    """
+    matches = template_matches(template, tokens, partial=False)
+    if not matches[0, 0]:
+        matches = template_matches(template, tokens, partial=True)
+    assert matches[0, 0], "the text does not match this template"
+    contents, position = [], 0
+    for element, element_token in enumerate(template):
+        if element_token == TEMPLATE_BLANK:
+            stop = position + int(matches[element + 1, position:].argmax())
+            contents.append(tuple(tokens[position:stop]))
+            position = stop
+        else:
+            position = min(position + 1, len(tokens))
+    return contents
+
+
+def template_matches(
+    template: Sequence[int], tokens: Sequence[int], *, partial: bool
+) -> np.ndarray:
+    """(P + 1, T + 1) bool: whether the template from element p on matches the text from t on.
+
+    `partial`: the text may stop before the template does.
+    """
+    text = np.asarray(tokens, dtype=np.int64)
+    matches = np.zeros((len(template) + 1, len(text) + 1), dtype=bool)
+    matches[-1, -1] = True
+    for element in range(len(template) - 1, -1, -1):
+        remaining = matches[element + 1]
+        if template[element] == TEMPLATE_BLANK:
+            matches[element] = np.logical_or.accumulate(remaining[::-1])[::-1]
+        else:
+            matches[element, :-1] = (text == template[element]) & remaining[1:]
+            matches[element, -1] = partial
+    return matches

@@ -1,4 +1,4 @@
-"""Dual encoder (DPR): questions and documents in one space, trained with in-batch negatives."""
+"""Dual encoder (DPR), in-batch and mined hard negatives; initialising encoders from a base."""
 
 from __future__ import annotations
 
@@ -23,70 +23,6 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.retrieval_base import RetrieverModel
 from lmlab.objectives.inverse_cloze import InverseClozeTask, QuestionDocumentPairs
 
-
-def initialise_from_base(system: RetrieverModel, base: System) -> None:
-    """Copy the weights of a base: a model of the same kind, or a text encoder.
-
-    Parameters that the base lacks keep their initialisation.
-    """
-    initialise_encoders(system.retriever.questions, system.retriever.documents, base)
-    if isinstance(base, RetrieverModel):
-        _copy(system, base)
-
-
-def initialise_encoders(
-    questions: PooledTextEncoder, documents: PooledTextEncoder, base: System
-) -> None:
-    """Copy both encoders of a dual encoder; or the backbone of another model into both."""
-    if isinstance(base, DualEncoder | RetrieverModel):
-        both = base if isinstance(base, DualEncoder) else base.retriever
-        if questions.backbone is documents.backbone and (
-            both.questions.backbone is not both.documents.backbone
-        ):
-            raise UserError(
-                "--set shared=all does not apply to a base with two encoders; remove it."
-            )
-        _copy_whole(questions, both.questions)
-        _copy_whole(documents, both.documents)
-    elif isinstance(base, Assembly) and isinstance(base.backbone, type(questions.backbone)):
-        _copy_whole(questions.backbone, base.backbone)
-        _copy_whole(documents.backbone, base.backbone)
-    else:
-        raise UserError(
-            "the base must be a dual encoder of questions and documents or a bidirectional "
-            "Transformer encoder, and this run is neither; train one first (lmlab train dpr …)."
-        )
-
-
-def _copy_whole(own: nn.Module, other: nn.Module) -> None:
-    """Copy all parameters of an encoder; the two sides must have the same ones.
-
-    An encoder with half of the layers would give untrained vectors.
-    """
-    have, given = dict(own.named_parameters()), dict(other.named_parameters())
-    if apart := sorted(have.keys() ^ given.keys()):
-        side = "the base" if apart[0] in given else "the new run"
-        raise UserError(
-            f"the base has other layers or another projection (only {side} has {apart[0]}); "
-            "remove the settings that change them, to use the base's."
-        )
-    _copy(own, other)
-
-
-def _copy(own: nn.Module, other: nn.Module) -> None:
-    """Copy all parameters by name; their shapes must match."""
-    have, given = dict(own.named_parameters()), dict(other.named_parameters())
-    for name in [name for name in have if name in given]:  # in order: reproducible errors
-        if have[name].shape != given[name].shape:
-            sizes = f"{name} is {tuple(given[name].shape)}, here {tuple(have[name].shape)}"
-            todo = "remove the settings that change them, to use the base's"
-            if "positions" in name and have[name].shape[1:] == given[name].shape[1:]:
-                longest = len(given[name])
-                todo = f"give --set length={longest}, and document_length no longer"
-            raise UserError(f"the base has other sizes ({sizes}); {todo}.")
-        have[name].data.copy_(given[name].data)
-
-
 SCORING_NEGATIVES = 64
 """Documents of the training split that serve as negatives in scoring."""
 
@@ -98,8 +34,8 @@ class NegativeMiner(Protocol):
         """Receive the documents of the training split, special tokens included, before training."""
         ...
 
-    def find(self, questions: Batch, own: Batch) -> Batch | None:
-        """Documents none of which answers its question as `own` (B) do; None if there are none."""
+    def find(self, questions: Batch, positives: Batch) -> Batch | None:
+        """Documents that do not answer the questions as `positives` (B) do; None without any."""
         ...
 
 
@@ -150,13 +86,13 @@ class DualEncoder(System):
         def text(number: int) -> list[int]:
             start = [] if self.vocabulary.start is None else [self.vocabulary.start]
             inner = tokens[offsets[number] : offsets[number + 1]].tolist()
-            return [*start, *(each for each in inner if each != self.vocabulary.start)]
+            return [*start, *(token for token in inner if token != self.vocabulary.start)]
 
         chosen = np.linspace(0, count - 1, min(SCORING_NEGATIVES, count)).astype(int)
         for row, number in enumerate(chosen):
-            kept = text(number)[: self.others.shape[1]]
-            self.others[row, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
-            self.reference_lengths[row] = len(kept)
+            reference = text(number)[: self.others.shape[1]]
+            self.others[row, : len(reference)] = torch.tensor(reference, dtype=torch.int32)
+            self.reference_lengths[row] = len(reference)
         if self.negatives is not None:
             self.negatives.setup_documents([text(number) for number in range(count)])
 
@@ -179,10 +115,10 @@ class DualEncoder(System):
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         """Summed over the questions of the batch."""
-        cut = self._cut(batch, generator)
-        more = None if self.negatives is None else self.negatives.find(cut.questions, batch)
-        found = self._log_probs(cut, more).diagonal()
-        return Loss(-found.sum(), torch.tensor(float(len(batch)), device=found.device)), None
+        pairs = self._pairs(batch, generator)
+        negatives = None if self.negatives is None else self.negatives.find(pairs.questions, batch)
+        positive = self._log_probs(pairs, negatives).diagonal()
+        return Loss(-positive.sum(), torch.tensor(float(len(batch)), device=positive.device)), None
 
     def log_prob(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
@@ -199,22 +135,22 @@ class DualEncoder(System):
                 "train it on some first (lmlab train dpr --base RUN …)."
             )
         if batch.condition is not None:
-            cut = QuestionDocumentPairs(questions=batch.condition, documents=batch)
-            found = self._log_ratio(cut, self._others(batch, cut=False))
+            pairs = QuestionDocumentPairs(questions=batch.condition, documents=batch)
+            log_ratios = self._log_ratio(pairs, self._reference_documents(batch, split=False))
         else:
-            found = self._mean_log_ratio(batch)
-        nothing = torch.zeros(batch.tokens[:, 1:].shape, device=found.device)
+            log_ratios = self._mean_log_ratio(batch)
+        zeros = torch.zeros(batch.tokens[:, 1:].shape, device=log_ratios.device)
         return LogProbs(
-            per_token=nothing, per_sequence=found, kind="unnormalised", whole_text_only=True
+            per_token=zeros, per_sequence=log_ratios, kind="unnormalised", whole_text_only=True
         )
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """The distribution over documents for each question."""
-        cut = self._cut(batch, torch.Generator(device=batch.tokens.device).manual_seed(0))
+        pairs = self._pairs(batch, torch.Generator(device=batch.tokens.device).manual_seed(0))
         return {
             "retrieval": Capture(
-                values=self._log_probs(cut).exp()[None],
+                values=self._log_probs(pairs).exp()[None],
                 axes=("batch", "time", "source"),
                 caption="P(document | question) among the documents of the batch; the diagonal is "
                 "the question's own.",
@@ -223,47 +159,47 @@ class DualEncoder(System):
             )
         }
 
-    def _cut(self, batch: Batch, generator: torch.Generator | None) -> QuestionDocumentPairs:
+    def _pairs(self, batch: Batch, generator: torch.Generator | None) -> QuestionDocumentPairs:
         if batch.condition is not None:
             return QuestionDocumentPairs(questions=batch.condition, documents=batch)
         return self.cloze.sample(batch, generator=generator)
 
-    def _log_probs(self, cut: QuestionDocumentPairs, more: Batch | None = None) -> Tensor:
-        """(B, C) log p(document | question) over documents of the batch, then those of `more`."""
-        questions, vectors = self.encode_queries(cut.questions), self.encode(cut.documents)
-        same = equal_rows(cut.documents, cut.documents)
-        if more is not None:
-            vectors = torch.cat([vectors, self.encode(more)])
-            same = torch.cat([same, equal_rows(cut.documents, more)], 1)
+    def _log_probs(self, pairs: QuestionDocumentPairs, negatives: Batch | None = None) -> Tensor:
+        """(B, C) log p(document | question) over documents of the batch, then the `negatives`."""
+        questions, vectors = self.encode_queries(pairs.questions), self.encode(pairs.documents)
+        same = equal_rows(pairs.documents, pairs.documents)
+        if negatives is not None:
+            vectors = torch.cat([vectors, self.encode(negatives)])
+            same = torch.cat([same, equal_rows(pairs.documents, negatives)], 1)
         return in_batch_log_probs(questions @ vectors.T, same)
 
-    def _others(self, batch: Batch, *, cut: bool) -> Batch:
+    def _reference_documents(self, batch: Batch, *, split: bool) -> Batch:
         """The reference documents in the format of the scored ones."""
-        real = self.reference_lengths > 0
-        lengths = self.reference_lengths[real]
+        used = self.reference_lengths > 0
+        lengths = self.reference_lengths[used]
         rows = torch.arange(len(lengths), device=lengths.device)
-        others = Batch(tokens=self.others[real].long(), lengths=lengths, rows=rows)
-        if not cut or not len(others):
+        others = Batch(tokens=self.others[used].long(), lengths=lengths, rows=rows)
+        if not split or not len(others):
             return others
         generator = torch.Generator(device=batch.tokens.device).manual_seed(0)
         return self.cloze.sample(others, generator=generator).documents
 
-    def _log_ratio(self, cut: QuestionDocumentPairs, others: Batch) -> Tensor:
+    def _log_ratio(self, pairs: QuestionDocumentPairs, others: Batch) -> Tensor:
         """(B,) log-ratio of a question's document to the others, in nats."""
-        questions = self.encode_queries(cut.questions)
-        own = (questions * self.encode(cut.documents)).sum(1, keepdim=True)
+        questions = self.encode_queries(pairs.questions)
+        positive_scores = (questions * self.encode(pairs.documents)).sum(1, keepdim=True)
         scores = questions @ self.encode(others).T
-        scores = scores.masked_fill(equal_rows(cut.documents, others), -torch.inf)
+        scores = scores.masked_fill(equal_rows(pairs.documents, others), -torch.inf)
         count = 1 + (scores > -torch.inf).sum(1)
-        return F.log_softmax(torch.cat([own, scores], 1), dim=1)[:, 0] + count.log()
+        return F.log_softmax(torch.cat([positive_scores, scores], 1), dim=1)[:, 0] + count.log()
 
     def _mean_log_ratio(self, batch: Batch) -> Tensor:
         total = torch.zeros(len(batch), device=batch.tokens.device)
-        ways, others = torch.zeros_like(total), self._others(batch, cut=True)
-        for real, cut in self.cloze.every(batch):
-            total = total + self._log_ratio(cut, others) * real
-            ways = ways + real
-        return total / ways
+        splits, others = torch.zeros_like(total), self._reference_documents(batch, split=True)
+        for valid, pairs in self.cloze.every(batch):
+            total = total + self._log_ratio(pairs, others) * valid
+            splits = splits + valid
+        return total / splits
 
 
 def in_batch_log_probs(scores: Tensor, same: Tensor) -> Tensor:
@@ -272,15 +208,80 @@ def in_batch_log_probs(scores: Tensor, same: Tensor) -> Tensor:
     `same` (B, C): documents with the same tokens as a question's positive; these are not negatives
     and are excluded, except the positive itself.
     """
-    own = torch.eye(*scores.shape, dtype=torch.bool, device=scores.device)
-    return F.log_softmax(scores.masked_fill(same & ~own, -torch.inf), dim=1)
+    is_positive = torch.eye(*scores.shape, dtype=torch.bool, device=scores.device)
+    return F.log_softmax(scores.masked_fill(same & ~is_positive, -torch.inf), dim=1)
 
 
 def equal_rows(first: Batch, second: Batch) -> Tensor:
     """(B, C) bool: which rows of two batches hold the same tokens."""
     time = max(first.tokens.shape[1], second.tokens.shape[1])
     one, other = (
-        F.pad(each.tokens.masked_fill(~each.mask(), -1), (0, time - each.tokens.shape[1]), value=-1)
-        for each in (first, second)
+        F.pad(
+            batch.tokens.masked_fill(~batch.mask(), -1), (0, time - batch.tokens.shape[1]), value=-1
+        )
+        for batch in (first, second)
     )
     return (one[:, None] == other[None]).all(-1)
+
+
+def initialise_from_base(system: RetrieverModel, base: System) -> None:
+    """Copy the weights of a base: a model of the same kind, or a text encoder.
+
+    Parameters that the base lacks keep their initialisation.
+    """
+    initialise_encoders(system.retriever.questions, system.retriever.documents, base)
+    if isinstance(base, RetrieverModel):
+        _copy_parameters(system, base)
+
+
+def initialise_encoders(
+    questions: PooledTextEncoder, documents: PooledTextEncoder, base: System
+) -> None:
+    """Copy both encoders of a dual encoder; or the backbone of another model into both."""
+    if isinstance(base, DualEncoder | RetrieverModel):
+        trained = base if isinstance(base, DualEncoder) else base.retriever
+        if questions.backbone is documents.backbone and (
+            trained.questions.backbone is not trained.documents.backbone
+        ):
+            raise UserError(
+                "--set shared=all does not apply to a base with two encoders; remove it."
+            )
+        _copy_encoder(questions, trained.questions)
+        _copy_encoder(documents, trained.documents)
+    elif isinstance(base, Assembly) and isinstance(base.backbone, type(questions.backbone)):
+        _copy_encoder(questions.backbone, base.backbone)
+        _copy_encoder(documents.backbone, base.backbone)
+    else:
+        raise UserError(
+            "the base must be a dual encoder of questions and documents or a bidirectional "
+            "Transformer encoder, and this run is neither; train one first (lmlab train dpr …)."
+        )
+
+
+def _copy_encoder(module: nn.Module, source: nn.Module) -> None:
+    """Copy all parameters of an encoder; the two sides must have the same ones.
+
+    An encoder with half of the layers would give untrained vectors.
+    """
+    target, trained = dict(module.named_parameters()), dict(source.named_parameters())
+    if mismatched := sorted(target.keys() ^ trained.keys()):
+        side = "the base" if mismatched[0] in trained else "the new run"
+        raise UserError(
+            f"the base has other layers or another projection (only {side} has {mismatched[0]}); "
+            "remove the settings that change them, to use the base's."
+        )
+    _copy_parameters(module, source)
+
+
+def _copy_parameters(module: nn.Module, source: nn.Module) -> None:
+    """Copy all parameters by name; their shapes must match."""
+    target, trained = dict(module.named_parameters()), dict(source.named_parameters())
+    for name in [name for name in target if name in trained]:  # in order: reproducible errors
+        if target[name].shape != trained[name].shape:
+            sizes = f"{name} is {tuple(trained[name].shape)}, here {tuple(target[name].shape)}"
+            advice = "remove the settings that change them, to use the base's"
+            if "positions" in name and target[name].shape[1:] == trained[name].shape[1:]:
+                max_length = len(trained[name])
+                advice = f"give --set length={max_length}, and document_length no longer"
+            raise UserError(f"the base has other sizes ({sizes}); {advice}.")
+        target[name].data.copy_(trained[name].data)

@@ -1,4 +1,4 @@
-"""ELMo (Peters et al. 2018): forward and backward recurrent LMs with shared embeddings."""
+"""ELMo (Peters et al. 2018): forward and backward LMs, and the scalar mix of their layers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class ScalarMix(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
-        shares = torch.softmax(self.weights, 0)
-        return self.scale * sum(share * layer for share, layer in zip(shares, layers, strict=True))
+        weights = torch.softmax(self.weights, 0)
+        return self.scale * sum(w * layer for w, layer in zip(weights, layers, strict=True))
 
 
 class LastLayer(nn.Module):
@@ -74,5 +74,5 @@ class ELMo(AutoregressiveLM):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, 3 W) the mean of a text's vectors."""
-        real = batch.mask()[..., None]
-        return (self.encode_tokens(batch) * real).sum(1) / batch.lengths[:, None]
+        mask = batch.mask()[..., None]
+        return (self.encode_tokens(batch) * mask).sum(1) / batch.lengths[:, None]

@@ -1,9 +1,10 @@
-"""Energy-based models: p(text | its length) ∝ exp(-E(text))."""
+"""Energy-based LMs p(text | length) ∝ exp(-E(text)): base, unnormalised scores, mask filling."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +14,11 @@ from lmlab.core.attention_mask import ExplicitMask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.parts import Backbone, HiddenStates, Predictions, prediction_mask
+from lmlab.core.parts import HiddenStates, Predictions, prediction_mask
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
-from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import EnergyEmission
 from lmlab.objectives.objective_interfaces import DATA_LABEL, EnergyObjective
 
@@ -41,18 +41,8 @@ class EnergyModelBase(Assembly):
     objective: EnergyObjective
     validation_metric = "loss"
 
-    def __init__(
-        self,
-        *,
-        vocabulary: Vocabulary,
-        backbone: Backbone,
-        emission: EnergyEmission,
-        objective: EnergyObjective,
-        length: int | None = None,
-    ) -> None:
-        super().__init__(
-            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
-        )
+    def __init__(self, *, length: int | None = None, **parts: Any) -> None:
+        super().__init__(**parts)
         self.length = length
         self.constant = nn.Parameter(torch.zeros(()))
 
@@ -66,13 +56,18 @@ class EnergyModelBase(Assembly):
 
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         """Log-probabilities of the class of each row, data or noise."""
-        places = prediction_mask(view)
-        assert view.targets is not None and bool((places.sum(1) == 1).all()), "one target a row"
-        counted = self.objective.pooling.energy_mask(places, _real(view))
-        energies = self._by_place(view, hidden, counted).sum(1) + self.constant
-        odds = -energies - math.log(self.objective.negatives)
-        told = F.logsigmoid(torch.where(view.targets[places] == DATA_LABEL, odds, -odds))
-        return Predictions(log_probs=told, target_mask=places)
+        target_mask = prediction_mask(view)
+        assert view.targets is not None and bool((target_mask.sum(1) == 1).all()), (
+            "one target a row"
+        )
+        position = torch.arange(view.inputs.shape[1], device=view.lengths.device)
+        counted = self.objective.pooling.energy_mask(target_mask, position < view.lengths[:, None])
+        energies = self._energies(view, hidden, counted).sum(1) + self.constant
+        log_odds = -energies - math.log(self.objective.negatives)
+        log_probs = F.logsigmoid(
+            torch.where(view.targets[target_mask] == DATA_LABEL, log_odds, -log_odds)
+        )
+        return Predictions(log_probs=log_probs, target_mask=target_mask)
 
     def position_energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
         """(B, T) the energy of each position, 0 where it does not count; E is their sum plus c.
@@ -87,9 +82,9 @@ class EnergyModelBase(Assembly):
             lengths=batch.lengths,
             attention_mask=pooling.attention_mask(blanks),
         )
-        return self._by_place(view, self.hidden(view), pooling.energy_mask(blanks, batch.mask()))
+        return self._energies(view, self.hidden(view), pooling.energy_mask(blanks, batch.mask()))
 
-    def _by_place(self, view: View, hidden: HiddenStates, counted: Tensor) -> Tensor:
+    def _energies(self, view: View, hidden: HiddenStates, counted: Tensor) -> Tensor:
         energies = self.emission.energies(hidden.values, view.inputs)
         return energies.masked_fill(~counted, 0.0)
 
@@ -111,9 +106,9 @@ class EnergyBasedModel(EnergyModelBase):
 
         What belongs to the context at position 0, and c, is the sequence's own term.
         """
-        places = -self.position_energies(batch)
+        scores = -self.position_energies(batch)
         return LogProbs(
-            per_token=places[:, 1:], per_sequence=places[:, 0] - self.constant, kind="unnormalised"
+            per_token=scores[:, 1:], per_sequence=scores[:, 0] - self.constant, kind="unnormalised"
         )
 
     def fill(
@@ -126,46 +121,39 @@ class EnergyBasedModel(EnergyModelBase):
         attended to by none and do not count. The end token is a candidate only at the last
         position. Cost: V passes for each masked position, in batches of some thousand tokens.
         """
-        rows, places = masked.nonzero(as_tuple=True)
-        candidates = self._candidates(batch.tokens.device)
-        count, asked = len(candidates), torch.arange(len(rows) * len(candidates))
+        rows, positions = masked.nonzero(as_tuple=True)
+        never = set(self.vocabulary.unpredictable)
+        possible = [i for i in range(self.vocabulary.size) if i not in never]
+        candidates = torch.tensor(possible).to(batch.tokens.device)
+        count, queries = len(candidates), torch.arange(len(rows) * len(candidates))
         energies = []
-        for here in asked.to(rows.device).split(
+        for chunk in queries.to(rows.device).split(
             max(1, MAX_TOKENS_AT_ONCE // batch.tokens.shape[1])
         ):
-            which, token = here // count, candidates[here % count]
-            copies = batch.select(rows[which])
-            energies.append(self._filled(copies, masked[rows[which]], places[which], token))
-        found = torch.cat(energies)  # of the model's own dtype, single or double
-        scores = found.new_full((len(rows), self.vocabulary.size), -math.inf)
-        scores[:, candidates] = -found.view(len(rows), count)
+            query, token = chunk // count, candidates[chunk % count]
+            copies = batch.select(rows[query])
+            energies.append(self._refilled(copies, masked[rows[query]], positions[query], token))
+        all_energies = torch.cat(energies)  # of the model's own dtype, single or double
+        scores = all_energies.new_full((len(rows), self.vocabulary.size), -math.inf)
+        scores[:, candidates] = -all_energies.view(len(rows), count)
         if self.vocabulary.end is not None:
-            inner = places + 1 < batch.lengths[rows]
-            scores[inner, self.vocabulary.end] = -math.inf
+            before_end = positions + 1 < batch.lengths[rows]
+            scores[before_end, self.vocabulary.end] = -math.inf
         return Categorical(F.log_softmax(scores, dim=-1))
 
-    def _candidates(self, device: torch.device) -> Tensor:
-        never = set(self.vocabulary.unpredictable)
-        return torch.tensor([i for i in range(self.vocabulary.size) if i not in never]).to(device)
-
-    def _filled(self, copies: Batch, masked: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
+    def _refilled(self, copies: Batch, masked: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
         """(N,) energies of texts (N, T), one token substituted in each."""
-        each = torch.arange(len(places), device=places.device)
+        rows = torch.arange(len(positions), device=positions.device)
         blanks = torch.zeros_like(masked)
-        blanks[each, places] = True
+        blanks[rows, positions] = True
         unknown, pooling = masked & ~blanks, self.objective.pooling
-        shown = copies.tokens.masked_fill(unknown, self.vocabulary.pad)
-        shown[each, places] = tokens
+        inputs = copies.tokens.masked_fill(unknown, self.vocabulary.pad)
+        inputs[rows, positions] = tokens
         view = View(
-            inputs=shown, lengths=copies.lengths, attention_mask=pooling.attention_mask(blanks)
+            inputs=inputs, lengths=copies.lengths, attention_mask=pooling.attention_mask(blanks)
         )
         if bool(unknown.any()):
-            sight = view.attention_mask.mask(copies.lengths, shown.shape[1]) & ~unknown[:, None]
-            view = replace(view, attention_mask=ExplicitMask(sight))
+            visible = view.attention_mask.mask(copies.lengths, inputs.shape[1]) & ~unknown[:, None]
+            view = replace(view, attention_mask=ExplicitMask(visible))
         counted = pooling.energy_mask(blanks, copies.mask()) & ~unknown
-        return self._by_place(view, self.hidden(view), counted).sum(1)
-
-
-def _real(view: View) -> Tensor:
-    """(B, T) the positions of a view that hold a token."""
-    return torch.arange(view.inputs.shape[1], device=view.lengths.device) < view.lengths[:, None]
+        return self._energies(view, self.hidden(view), counted).sum(1)

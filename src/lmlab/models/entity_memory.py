@@ -1,4 +1,4 @@
-"""Entity-memory language models (EaE, FaE): entity linking and question answering."""
+"""Entities as Experts, Facts as Experts: masked LMs with entity and fact memories; linking, QA."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ from lmlab.backbones.memory_transformer import MemoryTransformer
 from lmlab.core.answers import Answer, Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
+from lmlab.core.entity_memory import (
+    ANSWER_LOG_PROBS,
+    ENTITY_LOG_PROBS,
+    FACT_LOG_PROBS,
+    MASKED_MENTIONS,
+    MENTION_SPANS,
+)
 from lmlab.core.entity_mentions import (
     MAX_EVIDENCE,
     MentionLink,
@@ -23,13 +30,6 @@ from lmlab.core.entity_mentions import (
     unlinked_spans,
 )
 from lmlab.core.errors import UserError
-from lmlab.core.hidden_memory import (
-    ANSWER_LOG_PROBS,
-    ENTITY_LOG_PROBS,
-    FACT_LOG_PROBS,
-    MASKED_MENTIONS,
-    MENTION_SPANS,
-)
 from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.view import View
 from lmlab.core.vocabulary import MASK
@@ -56,15 +56,15 @@ class EntitiesAsExperts(MaskedLM):
         self.knowledge = knowledge
         self.memory = memory
         self.last = last
-        self._pieces: TokenizerProtocol | None = None
+        self._tokenizer: TokenizerProtocol | None = None
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
-        self._pieces = tokenizer
+        self._tokenizer = tokenizer
 
     @torch.no_grad()
     def link(self, batch: Batch) -> list[MentionLink]:
         """Entity linking by the last layer; mentions are detected."""
-        mentions, log_probs = self._linked(batch)
+        mentions, log_probs = self._mentions(batch)
         best = log_probs.max(-1)
         return [
             MentionLink(row=row, first=first, last=last, entity=entity, probability=probability)
@@ -73,10 +73,10 @@ class EntitiesAsExperts(MaskedLM):
             )
         ]
 
-    def _linked(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _mentions(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(M, 3) the mentions of a text, and (M, N) log p(entity) of each."""
-        found = self.hidden(self._plain(batch)).memory_outputs
-        return found[self.memory][MENTION_SPANS], found[self.last][ENTITY_LOG_PROBS]
+        outputs = self.hidden(self._unmasked_view(batch)).memory_outputs
+        return outputs[self.memory][MENTION_SPANS], outputs[self.last][ENTITY_LOG_PROBS]
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
@@ -86,51 +86,52 @@ class EntitiesAsExperts(MaskedLM):
         """
         if not questions:
             return []
-        batch = self._batch([self._encode(question) for question in questions])
-        found = self._asked(batch)
+        rows = [self._encode(question) for question in questions]
+        batch = Batch.collate(rows, self.vocabulary.pad).to(next(self.parameters()).device)
+        lookup = self._lookup(batch)
         count = min(answers, len(self.knowledge.entities))
-        best = self._answers(found).topk(count, -1)
-        evidence = self._evidence(found)
+        best = self._answer_log_probs(lookup).topk(count, -1)
+        evidence = self._evidence(lookup)
         return [
             [
-                Answer(text=self._title(number), log_prob=log_prob, evidence=rests_on)
+                Answer(text=self._title(number), log_prob=log_prob, evidence=row_evidence)
                 for number, log_prob in zip(numbers, log_probs, strict=True)
             ]
-            for numbers, log_probs, rests_on in zip(
+            for numbers, log_probs, row_evidence in zip(
                 best.indices.tolist(), best.values.tolist(), evidence, strict=True
             )
         ]
 
-    def _asked(self, batch: Batch) -> MemoryLookup:
+    def _lookup(self, batch: Batch) -> MemoryLookup:
         """The memory lookups, with the run of mask tokens of each row as a mention."""
-        view = self._plain(batch)
+        view = self._unmasked_view(batch)
         detected = self.hidden(view).memory_outputs[self.memory][MENTION_SPANS]
-        hidden = (batch.tokens == require_mask_id(self.vocabulary.mask)).long()
-        first = hidden.argmax(1)
-        last = first + hidden.sum(1) - 1
+        is_mask = (batch.tokens == require_mask_id(self.vocabulary.mask)).long()
+        first = is_mask.argmax(1)
+        last = first + is_mask.sum(1) - 1
         rows, start, end = detected.unbind(1)
-        apart = (end < first[rows]) | (start > last[rows])
-        every = torch.cat([detected[apart], torch.stack([row_indices(batch), first, last], 1)])
-        order = (every[:, 0] * batch.tokens.shape[1] + every[:, 1]).argsort()
-        spans = unlinked_spans(*every[order].unbind(1))
-        recalled = self.hidden(replace(view, spans=spans)).memory_outputs
+        other = (end < first[rows]) | (start > last[rows])
+        mentions = torch.cat([detected[other], torch.stack([row_indices(batch), first, last], 1)])
+        order = (mentions[:, 0] * batch.tokens.shape[1] + mentions[:, 1]).argsort()
+        spans = unlinked_spans(*mentions[order].unbind(1))
+        outputs = self.hidden(replace(view, spans=spans)).memory_outputs
         return MemoryLookup(
-            memory_outputs=recalled, spans=spans, is_masked_mention=spans.first == first[spans.rows]
+            memory_outputs=outputs, spans=spans, is_masked_mention=spans.first == first[spans.rows]
         )
 
-    def _answers(self, found: MemoryLookup) -> Tensor:
+    def _answer_log_probs(self, lookup: MemoryLookup) -> Tensor:
         """(B, N) log p(entity) of the masked mention of each row."""
-        return found.memory_outputs[self.last][ENTITY_LOG_PROBS][found.is_masked_mention]
+        return lookup.memory_outputs[self.last][ENTITY_LOG_PROBS][lookup.is_masked_mention]
 
-    def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
+    def _evidence(self, lookup: MemoryLookup) -> list[tuple[Evidence, ...]]:
         """For each row the entities retrieved for its other mentions."""
-        probabilities = found.memory_outputs[self.memory][ENTITY_LOG_PROBS].exp()
+        probabilities = lookup.memory_outputs[self.memory][ENTITY_LOG_PROBS].exp()
         best = probabilities.max(-1)
-        rows = int(found.is_masked_mention.sum())
+        rows = int(lookup.is_masked_mention.sum())
         evidence: list[list[Evidence]] = [[] for _ in range(rows)]
-        for mention in (~found.is_masked_mention).nonzero()[:, 0].tolist():
+        for mention in (~lookup.is_masked_mention).nonzero()[:, 0].tolist():
             entity = self.knowledge.entities[int(best.indices[mention])]
-            evidence[int(found.spans.rows[mention])].append(
+            evidence[int(lookup.spans.rows[mention])].append(
                 Evidence(
                     name=entity.name,
                     text=entity.description or entity.title,
@@ -138,33 +139,30 @@ class EntitiesAsExperts(MaskedLM):
                 )
             )
         return [
-            tuple(sorted(each, key=lambda e: -e.probability)[:MAX_EVIDENCE]) for each in evidence
+            tuple(sorted(items, key=lambda e: -e.probability)[:MAX_EVIDENCE]) for items in evidence
         ]
 
     def _encode(self, question: str) -> list[int]:
         """<s>, the ids of a question with one run of mask tokens, </s>."""
-        assert self._pieces is not None, "questions need a tokeniser: see meet_tokenizer"
+        assert self._tokenizer is not None, "questions need a tokenizer: see setup_tokenizer"
         mask, ids = require_mask_id(self.vocabulary.mask), list[int]()
-        pieces = MASK_RUN.split(question)
-        for number, piece in enumerate(pieces):
+        parts = MASK_RUN.split(question)
+        for number, part in enumerate(parts):
             ids += [] if number == 0 else [mask]
             # Byte pairs and characters include spaces; words do not.
-            kept = piece if self._pieces.kind == "char" else piece.rstrip()
-            ids += self._pieces.encode(kept) if kept.strip() else []
-        gaps = [place for place, token in enumerate(ids) if token == mask]
-        if not gaps or gaps[-1] - gaps[0] + 1 != len(gaps):
+            text = part if self._tokenizer.kind == "char" else part.rstrip()
+            ids += self._tokenizer.encode(text) if text.strip() else []
+        mask_positions = [position for position, token in enumerate(ids) if token == mask]
+        if not mask_positions or mask_positions[-1] - mask_positions[0] + 1 != len(mask_positions):
             raise UserError(
                 f"a question must have exactly one {MASK}, where its answer belongs; "
-                f"{question!r} has {('none' if not gaps else 'several')}."
+                f"{question!r} has {('none' if not mask_positions else 'several')}."
             )
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
         self.check_length(len(ids) + 1 + len(end))
         return [self.vocabulary.bos, *ids, *end]
 
-    def _batch(self, sequences: Sequence[Sequence[int]]) -> Batch:
-        return Batch.collate(sequences, pad=self.vocabulary.pad).to(next(self.parameters()).device)
-
-    def _plain(self, batch: Batch) -> View:
+    def _unmasked_view(self, batch: Batch) -> View:
         """The texts unchanged, with the mask tokens that they contain."""
         return self.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
 
@@ -175,7 +173,7 @@ class EntitiesAsExperts(MaskedLM):
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """The backbone's internals, and the entity links of the text's mentions."""
-        mentions, log_probs = self._linked(batch)
+        mentions, log_probs = self._mentions(batch)
         titles = list(map(self._title, range(len(self.knowledge.entities))))
         capture = mention_capture(
             batch,
@@ -183,7 +181,7 @@ class EntitiesAsExperts(MaskedLM):
             mentions[:, :2].tolist(),
             log_probs.exp(),
             titles,
-            reading="The detected mentions, by their first word, and p(entity) of each.",
+            caption="The detected mentions, by their first word, and p(entity) of each.",
         )
         return {**super().capture_internals(batch), "linked mentions": capture}
 
@@ -229,7 +227,7 @@ class FactsAsExperts(EntitiesAsExperts):
         entities, relations = self.knowledge.entities, self.knowledge.relations
         return {
             (entities[subject].name, relations[relation]): tuple(
-                entities[each].name for each in objects
+                entities[object_id].name for object_id in objects
             )
             for (subject, relation), objects in self.fact_memory.table.read().items()
         }
@@ -240,7 +238,7 @@ class FactsAsExperts(EntitiesAsExperts):
         Entities and relations must be those of training, since their vectors are learned. Needs no
         training. Saved with the weights.
         """
-        self._write({(subject, relation): objects}, self.fact_memory.table.read())
+        self._set_facts({(subject, relation): objects}, self.fact_memory.table.read())
 
     def replace_facts(self, knowledge: KnowledgeBase) -> None:
         """Replace all facts by those of `knowledge`, matched by name."""
@@ -249,7 +247,7 @@ class FactsAsExperts(EntitiesAsExperts):
             (names[subject].name, knowledge.relations[relation]): [names[o].name for o in objects]
             for (subject, relation), objects in knowledge.objects.items()
         }
-        self._write(facts, {})
+        self._set_facts(facts, {})
 
     def with_facts(
         self, edits: Sequence[NamedFact], knowledge: KnowledgeBase | None = None
@@ -263,35 +261,34 @@ class FactsAsExperts(EntitiesAsExperts):
         if knowledge is not None:
             other.replace_facts(knowledge)
         objects: dict[tuple[str, str], list[str]] = {}
-        for subject, relation, each in edits:
-            objects.setdefault((subject, relation), []).append(each)
-        for (subject, relation), named in objects.items():
-            other.edit(subject, relation, named)
+        for subject, relation, object_name in edits:
+            objects.setdefault((subject, relation), []).append(object_name)
+        for (subject, relation), names in objects.items():
+            other.edit(subject, relation, names)
         return other
 
-    def _write(
+    def _set_facts(
         self,
         facts: Mapping[tuple[str, str], Sequence[str]],
-        before: dict[tuple[int, int], tuple[int, ...]],
+        current: dict[tuple[int, int], tuple[int, ...]],
     ) -> None:
-        known, after = self.knowledge, dict(before)
+        knowledge, updated = self.knowledge, dict(current)
         for (subject, relation), objects in facts.items():
             assert not isinstance(objects, str), "objects are several names"
-            key = known.find(subject), known.relation(relation)
-            after[key] = tuple(dict.fromkeys(map(known.find, objects)))
-        self.fact_memory.table.write(after)
+            key = knowledge.find(subject), knowledge.relation(relation)
+            updated[key] = tuple(dict.fromkeys(map(knowledge.find, objects)))
+        self.fact_memory.table.write(updated)
 
-    def _answers(self, found: MemoryLookup) -> Tensor:
-        looked_up = found.memory_outputs[self.last]
-        return looked_up[ANSWER_LOG_PROBS][found.is_masked_mention[looked_up[MASKED_MENTIONS]]]
+    def _answer_log_probs(self, lookup: MemoryLookup) -> Tensor:
+        return self._at_masked_mentions(lookup, ANSWER_LOG_PROBS)
 
-    def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
+    def _evidence(self, lookup: MemoryLookup) -> list[tuple[Evidence, ...]]:
         """For each row the facts retrieved for its masked mention."""
-        facts, told = self._facts(found).exp(), self._told()
+        facts, texts = self._fact_log_probs(lookup).exp(), self._fact_descriptions()
         best = facts.topk(min(MAX_EVIDENCE, facts.shape[1]), -1)
         return [
             tuple(
-                Evidence(name=told[number][0], text=told[number][1], probability=probability)
+                Evidence(name=texts[number][0], text=texts[number][1], probability=probability)
                 for number, probability in zip(numbers, probabilities, strict=True)
             )
             for numbers, probabilities in zip(
@@ -299,42 +296,49 @@ class FactsAsExperts(EntitiesAsExperts):
             )
         ]
 
-    def _facts(self, found: MemoryLookup) -> Tensor:
+    def _fact_log_probs(self, lookup: MemoryLookup) -> Tensor:
         """(B, F + 1) log p(fact) of the masked mention of each row."""
-        looked_up = found.memory_outputs[self.last]
-        return looked_up[FACT_LOG_PROBS][found.is_masked_mention[looked_up[MASKED_MENTIONS]]]
+        return self._at_masked_mentions(lookup, FACT_LOG_PROBS)
 
-    def _told(self) -> list[tuple[str, str]]:
+    def _at_masked_mentions(self, lookup: MemoryLookup, name: str) -> Tensor:
+        outputs = lookup.memory_outputs[self.last]
+        return outputs[name][lookup.is_masked_mention[outputs[MASKED_MENTIONS]]]
+
+    def _fact_descriptions(self) -> list[tuple[str, str]]:
         """Each fact of the memory as `subject, relation` and its objects, the null fact last."""
         entities, relations = self.knowledge.entities, self.knowledge.relations
-        told = [
+        descriptions = [
             (
                 f"{entities[subject].name}, {relations[relation]}",
                 ", ".join(map(self._title, objects)),
             )
             for (subject, relation), objects in self.fact_memory.table.read().items()
         ]
-        return [*told, (NO_FACT, "")]
+        return [*descriptions, (NO_FACT, "")]
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Also the facts retrieved for each mention of the text when it is masked."""
-        told = [f"{name}: {text}" if text else name for name, text in self._told()]
-        mask, places, found = require_mask_id(self.vocabulary.mask), [], [torch.zeros(0, len(told))]
-        for row, first, last in self._linked(batch)[0].tolist():
+        labels = [f"{name}: {text}" if text else name for name, text in self._fact_descriptions()]
+        mask, mentions, probs = (
+            require_mask_id(self.vocabulary.mask),
+            [],
+            [torch.zeros(0, len(labels))],
+        )
+        for row, first, last in self._mentions(batch)[0].tolist():
             tokens = batch.tokens[row : row + 1].clone()
             tokens[0, first : last + 1] = mask
             # Skip if another position is already masked: this mention is not the query.
             if int((tokens == mask).sum()) == last - first + 1:
-                one = replace(batch.select([row]), tokens=tokens, entities=None)
-                places.append([row, first])
-                found.append(self._facts(self._asked(one)).exp().cpu())
+                query = replace(batch.select([row]), tokens=tokens, entities=None)
+                mentions.append([row, first])
+                probs.append(self._fact_log_probs(self._lookup(query)).exp().cpu())
         capture = mention_capture(
             batch,
             "fact",
-            places,
-            torch.cat(found),
-            told,
-            reading="The facts that each masked mention retrieves, and p(fact) of each.",
+            mentions,
+            torch.cat(probs),
+            labels,
+            caption="The facts that each masked mention retrieves, and p(fact) of each.",
         )
         return {**super().capture_internals(batch), "facts looked up": capture}

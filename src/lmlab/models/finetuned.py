@@ -1,10 +1,10 @@
-"""Fine-tuned models: a pretrained model with a task head, or a generator trained on pairs."""
+"""Fine-tuned models: task head on an encoder, pooled windows of long texts, generator of pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +60,7 @@ class TaskHeadModel(System):
         self.dropout = nn.Dropout(dropout)
         self.head = task.make_head(width)
         if frozen:
-            for parameter in base.parameters():
-                parameter.requires_grad_(False)
+            base.requires_grad_(False)
         for parameter in base.task_parameters():
             parameter.requires_grad_(True)
 
@@ -89,8 +88,8 @@ class TaskHeadModel(System):
         if not truncated.any():
             return loss, None
         # A truncated answer costs a uniform guess over the positions.
-        guessed = (truncated * batch.lengths.log()[:, None]).sum()
-        return Loss(loss.total + guessed, loss.count + truncated.sum()), None
+        guess_nats = (truncated * batch.lengths.log()[:, None]).sum()
+        return Loss(loss.total + guess_nats, loss.count + truncated.sum()), None
 
     @torch.no_grad()
     def answers(self, batch: Batch, encoded: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
@@ -125,28 +124,42 @@ class WindowPoolingClassifier(TaskHeadModel):
 
 def split_into_windows(batch: Batch, start: int, pad: int) -> tuple[Batch, Tensor]:
     """The windows of all rows, each a row of its own, and the row that each belongs to."""
-    pieces: list[list[int]] = []
+    windows: list[list[int]] = []
     owners: list[int] = []
     for row, (tokens, length) in enumerate(
         zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)
     ):
         for token in tokens[:length]:
             if token == start:
-                pieces.append([])
+                windows.append([])
                 owners.append(row)
-            pieces[-1].append(token)
+            windows[-1].append(token)
     device = batch.tokens.device
-    return Batch.collate(pieces, pad).to(device), torch.tensor(owners, device=device)
+    return Batch.collate(windows, pad).to(device), torch.tensor(owners, device=device)
 
 
-class FinetunedGenerator(System):
-    """A generator fine-tuned on pairs: the loss is over the target alone.
-
-    `conditional`: the base takes the source as its condition; else the source is the prefix. Its
-    weights are the base's own, so that its run can be used like any other.
-    """
+class TrainingWrapper(System):
+    """Base of wrappers that train a model: their saved and loaded weights are the model's own."""
 
     validation_metric = "loss"
+    wrapped: ClassVar[str]
+    """The attribute that holds the model."""
+
+    def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:  # type: ignore[override]
+        weights: dict[str, Any] = getattr(self, self.wrapped).state_dict(*args, **options)
+        return weights
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        return getattr(self, self.wrapped).load_state_dict(*args, **options)
+
+
+class FinetunedGenerator(TrainingWrapper):
+    """A generator fine-tuned on pairs: the loss is over the target alone.
+
+    `conditional`: the base takes the source as its condition; else the source is the prefix.
+    """
+
+    wrapped = "base"
 
     def __init__(self, base: System, *, conditional: bool) -> None:
         super().__init__()
@@ -156,12 +169,6 @@ class FinetunedGenerator(System):
 
     def begin_step(self, step: int) -> None:
         self.base.begin_step(step)
-
-    def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:  # type: ignore[override]
-        return self.base.state_dict(*args, **options)
-
-    def load_state_dict(self, *args: Any, **options: Any) -> Any:
-        return self.base.load_state_dict(*args, **options)
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None

@@ -16,11 +16,12 @@ from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.emissions.softmax import Softmax
+from lmlab.models.causal_lm import FieldwiseState, split_answers
 from lmlab.objectives.blank_infilling import BlankInfilling, PartA
 
 
 @dataclass(frozen=True, eq=False)
-class GLMState:
+class GLMState(FieldwiseState):
     """Decoding state of a text with blanks, one of which is being filled."""
 
     memory: State
@@ -32,18 +33,6 @@ class GLMState:
     """(B,) the blank that is being filled, from 0."""
     intra_position: Tensor
     """(B,) the intra-blank position (second position id) of the latest token."""
-
-    def select(self, rows: Tensor) -> GLMState:
-        return GLMState(
-            self.memory.select(rows),
-            self.values[rows],
-            self.blanks[rows],
-            self.blank_index[rows],
-            self.intra_position[rows],
-        )
-
-    def detach(self) -> GLMState:
-        return replace(self, memory=self.memory.detach(), values=self.values.detach())
 
 
 def with_unpredictable_token(emission: Softmax, token: int) -> Softmax:
@@ -69,38 +58,38 @@ class GLM(Assembly):
 
     def peek(self, state: GLMState) -> Categorical:
         """The distribution of the next token, (rows, V); the end token ends the blank."""
-        # Special tokens beyond the tokeniser's vocabulary are input only, never generated.
+        # Special tokens beyond the tokenizer's vocabulary are input only, never generated.
         return Categorical(self.emission.log_probs(state.values)[:, : self.vocabulary.size])
 
     def advance(self, state: GLMState, tokens: Tensor) -> GLMState:
         """The state after one more token in each row, (rows,)."""
         return self.write(state, tokens, state.blank_index, state.intra_position + 1)
 
-    def start_infilling(self, lead: PartA) -> GLMState:
+    def start_infilling(self, part_a: PartA) -> GLMState:
         """The state after encoding a text with blanks and starting its first blank."""
-        rows = len(lead.blanks)
-        hidden = self.backbone(lead.view, self.backbone.initial_state(rows))
-        nothing = torch.zeros_like(lead.blanks[:, 0])
-        state = GLMState(hidden.state, hidden.values[:, -1], lead.blanks, nothing, nothing)
-        starts = torch.full_like(nothing, self.objective.start)
-        return self.write(state, starts, nothing, nothing + 1)
+        rows = len(part_a.blanks)
+        hidden = self.backbone(part_a.view, self.backbone.initial_state(rows))
+        zeros = torch.zeros_like(part_a.blanks[:, 0])
+        state = GLMState(hidden.state, hidden.values[:, -1], part_a.blanks, zeros, zeros)
+        starts = torch.full_like(zeros, self.objective.start)
+        return self.write(state, starts, zeros, zeros + 1)
 
-    def write(self, state: GLMState, tokens: Tensor, turn: Tensor, within: Tensor) -> GLMState:
-        """Add one token to each row, at position `within` of the blank number `turn`."""
-        if self.window is not None and int(within.max()) > self.window:
+    def write(self, state: GLMState, tokens: Tensor, blank: Tensor, intra: Tensor) -> GLMState:
+        """Add one token to each row, at position `intra` of blank number `blank`."""
+        if self.window is not None and int(intra.max()) > self.window:
             raise UserError(
                 f"a blank may have at most {self.window} tokens; generate fewer, or train with a "
                 "larger --set length=…."
             )
-        in_text = state.blanks.gather(1, turn[:, None]).squeeze(1)
+        blank_position = state.blanks.gather(1, blank[:, None]).squeeze(1)
         view = View(
             inputs=tokens[:, None],
             lengths=torch.ones_like(tokens),
             attention_mask=CausalMask(),
-            positions=torch.stack([in_text, within], -1)[:, None],
+            positions=torch.stack([blank_position, intra], -1)[:, None],
         )
         hidden = self.backbone(view, state.memory)
-        return GLMState(hidden.state, hidden.values[:, -1], state.blanks, turn, within)
+        return GLMState(hidden.state, hidden.values[:, -1], state.blanks, blank, intra)
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the hidden state of the first position, which attends to the whole text."""
@@ -129,15 +118,15 @@ class BlankDecoder:
         self.answer_tokens = torch.ones(
             self.separator + 1, dtype=torch.bool, device=batch.tokens.device
         )
-        # Special tokens of the model follow those of the tokeniser.
+        # Special tokens of the model follow those of the tokenizer.
         self.answer_tokens[[*system.vocabulary.unpredictable, system.objective.end]] = False
         self.answer_tokens[system.vocabulary.size :] = False
         masks = (batch.tokens == system.objective.mask) & batch.mask()
         self.counts = masks.sum(1)
         if not bool((self.counts > 0).all()):
             raise UserError("a text to fill must have at least one blank, got none.")
-        found = masks.long().argsort(dim=1, descending=True, stable=True)
-        self.places = found[:, : int(self.counts.max())]
+        order = masks.long().argsort(dim=1, descending=True, stable=True)
+        self.places = order[:, : int(self.counts.max())]
 
     def start(self, rows: int, *, condition: Batch | None = None) -> GLMState:
         assert rows == len(self.batch), "each row has its own blanks"
@@ -153,33 +142,26 @@ class BlankDecoder:
         end = self.system.objective.end
         ends, never = log_probs[:, end], torch.full_like(log_probs[:, end], float("-inf"))
         last = self._is_last(state)
-        moved = log_probs.clone()
-        moved[:, end] = torch.where(last, ends, never)
-        moved[:, self.separator] = torch.where(last, never, ends)
-        return Categorical(moved)
+        outputs = log_probs.clone()
+        outputs[:, end] = torch.where(last, ends, never)
+        outputs[:, self.separator] = torch.where(last, never, ends)
+        return Categorical(outputs)
 
     def advance(self, state: GLMState, tokens: Tensor) -> GLMState:
         next_blank = tokens == self.separator
-        within = torch.where(next_blank, 1, state.intra_position + 1)
-        return self.system.write(state, tokens, state.blank_index + next_blank.long(), within)
+        intra = torch.where(next_blank, 1, state.intra_position + 1)
+        return self.system.write(state, tokens, state.blank_index + next_blank.long(), intra)
 
     @staticmethod
     def _is_last(state: GLMState) -> Tensor:
         """(rows,) bool: no other blank follows the current one."""
-        following = (state.blank_index + 1).clamp(max=state.blanks.shape[1] - 1)[:, None]
-        here = state.blanks.gather(1, state.blank_index[:, None])
-        return (state.blanks.gather(1, following) == here).squeeze(1)
+        next_index = (state.blank_index + 1).clamp(max=state.blanks.shape[1] - 1)[:, None]
+        current = state.blanks.gather(1, state.blank_index[:, None])
+        return (state.blanks.gather(1, next_index) == current).squeeze(1)
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
-        found: list[list[int]] = [[]]
-        for token in tokens:
-            if token == self.separator:
-                found.append([])
-            else:
-                found[-1].append(token)
-        found += [[]] * (int(self.counts[row]) - len(found))
-        return [tuple(answer) for answer in found]
+        return split_answers(tokens, [self.separator], int(self.counts[row]))
 
     def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
         first, *others = answers
-        return [*first, *(token for each in others for token in (self.separator, *each))]
+        return [*first, *(token for answer in others for token in (self.separator, *answer))]

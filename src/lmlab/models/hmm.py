@@ -1,4 +1,8 @@
-"""Hidden Markov model: forward algorithm, block-structured emission, infilling and EM."""
+"""Hidden Markov models (neural, tabular): exact infilling, state posteriors, EM (Baum-Welch).
+
+Posteriors and expected counts are gradients of a log-likelihood (Eisner 2016), so only the forward
+recursion is needed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ def state_posterior(tables: HMMTables, batch: Batch, masked: Tensor | None = Non
     Zero beyond a row's length. Cost T · K² per row: a masked token may come from any block.
     """
     known = batch.targets_mask() if masked is None else batch.targets_mask() & ~masked
-    potentials = _spread(tables, batch.tokens[:, 1:], known[:, 1:])
+    potentials = _emission_potentials(tables, batch.tokens[:, 1:], known[:, 1:])
     (posterior,) = structure_marginals(lambda p: _log_likelihood(tables, p), potentials)
     # A gradient of sums may round below zero, where a probability has no logarithm.
     return posterior.clamp(min=0) * batch.targets_mask()[:, 1:, None]
@@ -46,8 +50,8 @@ def fill_masked_tokens(tables: HMMTables, batch: Batch, masked: Tensor) -> Categ
             "the other masks."
         )
     states = state_posterior(tables, batch, masked)[masked[:, 1:]]
-    mixed = states.double() @ tables.dense_emission().double().exp().t()
-    return Categorical(mixed.log().to(states.dtype))
+    probs = states.double() @ tables.dense_emission().double().exp().t()
+    return Categorical(probs.log().to(states.dtype))
 
 
 def expected_counts(
@@ -67,13 +71,13 @@ def expected_counts(
     return dict(zip(names, counts, strict=True))
 
 
-def _spread(tables: HMMTables, tokens: Tensor, known: Tensor) -> Tensor:
+def _emission_potentials(tables: HMMTables, tokens: Tensor, known: Tensor) -> Tensor:
     """(B, T, K) log P(token | state), -inf outside of its block; 0 where it is unknown."""
     shape = (*tokens.shape, len(tables.start) // tables.states_per_block, tables.states_per_block)
-    spread = tables.emission.new_full(shape, -torch.inf)
+    potentials = tables.emission.new_full(shape, -torch.inf)
     index = tables.block[tokens][..., None, None].expand(*tokens.shape, 1, tables.states_per_block)
-    spread = spread.scatter(2, index, F.embedding(tokens, tables.emission)[:, :, None])
-    return torch.where(known[..., None], spread.flatten(2), 0.0)
+    potentials = potentials.scatter(2, index, F.embedding(tokens, tables.emission)[:, :, None])
+    return torch.where(known[..., None], potentials.flatten(2), 0.0)
 
 
 def _log_likelihood(tables: HMMTables, potentials: Tensor) -> Tensor:

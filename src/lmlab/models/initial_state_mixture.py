@@ -1,4 +1,4 @@
-"""Mixture over learned initial states of an RNN, marginalised exactly.
+"""RNN language model as a mixture over W learned initial states, summed out exactly.
 
     p(s) = Σ_w π_w p(s | start w)
 
@@ -88,11 +88,11 @@ class StateMixtureLM(AutoregressiveLM):
     single_state_setting: ClassVar[str]
     """The setting that reduces the model to one initial state."""
 
-    def set_sampled_loss(self, contrast: SampledLoss) -> None:
-        more = "" if isinstance(self.emission, CandidateLogits) else " emission=softmax"
+    def set_sampled_loss(self, sampled_loss: SampledLoss) -> None:
+        setting = "" if isinstance(self.emission, CandidateLogits) else " emission=softmax"
         raise UserError(
             "mixing initial states needs normalised probabilities, which a sampled loss does "
-            f"not give; use --set {self.single_state_setting}{more}, or remove --objective."
+            f"not give; use --set {self.single_state_setting}{setting}, or remove --objective."
         )
 
     def initial_states(self, view: View) -> tuple[TensorState, View]:
@@ -103,41 +103,41 @@ class StateMixtureLM(AutoregressiveLM):
         if state is None:
             state, view = self.initial_states(view)
         hidden, log_weights = self._hidden_by_start(view, state)
-        places, each = self._log_probs_by_start(view, hidden)
-        before, after = _posteriors(log_weights, each)
-        mixed = torch.logsumexp(before + each, dim=-1)[places].to(hidden.values.dtype)
+        target_mask, log_probs = self._log_probs_by_start(view, hidden)
+        before, after = _posteriors(log_weights, log_probs)
+        marginal = torch.logsumexp(before + log_probs, dim=-1)[target_mask].to(hidden.values.dtype)
         assert isinstance(hidden.state, TensorState)
-        following = self._rows_first(hidden.state, after[:, -1].to(hidden.values.dtype))
-        return Predictions(log_probs=mixed, target_mask=places, state=following)
+        next_state = self._rows_first(hidden.state, after[:, -1].to(hidden.values.dtype))
+        return Predictions(log_probs=marginal, target_mask=target_mask, state=next_state)
 
     def _hidden_by_start(self, view: View, state: State) -> tuple[HiddenStates, Tensor]:
         """The backbone's hidden states for rows · W rows, and the initial log-weights."""
         assert isinstance(state, TensorState)
-        wide = View(
+        repeated = View(
             inputs=view.inputs.repeat_interleave(self.count, 0),
             lengths=view.lengths.repeat_interleave(self.count, 0),
             attention_mask=view.attention_mask,
         )
         memory = {name: t.flatten(0, 1) for name, t in state.tensors.items() if name != LOG_WEIGHTS}
-        return self.backbone(wide, TensorState(memory)), state[LOG_WEIGHTS]
+        return self.backbone(repeated, TensorState(memory)), state[LOG_WEIGHTS]
 
     def _log_probs_by_start(self, view: View, hidden: HiddenStates) -> tuple[Tensor, Tensor]:
         """The positions with a target, and (B, T, W) the log-probability there given each state."""
-        places, count = prediction_mask(view), self.count
+        target_mask, count = prediction_mask(view), self.count
         assert view.targets is not None
-        values = hidden.values.unflatten(0, (-1, count)).transpose(1, 2)[places]
-        targets = view.targets[places].repeat_interleave(count)
-        found = self.emission.log_prob(values.flatten(0, 1), targets).view(-1, count)
+        values = hidden.values.unflatten(0, (-1, count)).transpose(1, 2)[target_mask]
+        targets = view.targets[target_mask].repeat_interleave(count)
+        log_probs = self.emission.log_prob(values.flatten(0, 1), targets).view(-1, count)
         # Double precision, so that sums over long texts retain the differences between states.
-        each = torch.zeros(*places.shape, count, dtype=torch.double, device=found.device)
-        return places, each.masked_scatter(places[..., None], found.double())
+        dense = torch.zeros(*target_mask.shape, count, dtype=torch.double, device=log_probs.device)
+        return target_mask, dense.masked_scatter(target_mask[..., None], log_probs.double())
 
     def _rows_first(self, memory: TensorState, log_weights: Tensor) -> TensorState:
         tensors = {name: t.unflatten(0, (-1, self.count)) for name, t in memory.tensors.items()}
         return TensorState({**tensors, LOG_WEIGHTS: log_weights})
 
     def scores(
-        self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
+        self, hidden: HiddenStates, mask: Tensor, candidates: Tensor, shared: Tensor | None = None
     ) -> Tensor:
         raise TypeError("several starts are mixed by probabilities, and scores are none yet")
 
@@ -145,12 +145,12 @@ class StateMixtureLM(AutoregressiveLM):
         """The state after one more token per row, with the posterior updated."""
         assert isinstance(state.memory, TensorState) and state.log_weights is not None
         repeated = tokens.repeat_interleave(self.count)
-        each = self.emission.log_prob(state.values.flatten(0, 1), repeated)
-        joint = state.log_weights + each.view(state.log_weights.shape)
+        log_probs = self.emission.log_prob(state.values.flatten(0, 1), repeated)
+        joint = state.log_weights + log_probs.view(state.log_weights.shape)
         # A token impossible under every state (padding after the end) leaves the posterior
         # unchanged.
-        said = joint.isfinite().any(1, keepdim=True)
-        weights = F.log_softmax(torch.where(said, joint, state.log_weights), 1)
+        possible = joint.isfinite().any(1, keepdim=True)
+        weights = F.log_softmax(torch.where(possible, joint, state.log_weights), 1)
         return self._step(TensorState({**state.memory.tensors, LOG_WEIGHTS: weights}), tokens)
 
     def _step(self, memory: State, tokens: Tensor) -> DecodingState:
@@ -166,8 +166,8 @@ class StateMixtureLM(AutoregressiveLM):
     def posteriors(self, state: TensorState, view: View) -> Tensor:
         """(B, T, W) log posterior over initial states after each position of a view."""
         hidden, log_weights = self._hidden_by_start(view, state)
-        _, each = self._log_probs_by_start(view, hidden)
-        return _posteriors(log_weights, each)[1].to(log_weights.dtype)
+        _, log_probs = self._log_probs_by_start(view, hidden)
+        return _posteriors(log_weights, log_probs)[1].to(log_weights.dtype)
 
     def _most_probable_state(self, state: TensorState, log_weights: Tensor) -> TensorState:
         rows, best = torch.arange(len(log_weights)), log_weights.argmax(1)
@@ -181,10 +181,10 @@ class InitialStateMixtureLM(StateMixtureLM):
 
     def __init__(self, *, starts: int, backbone: Backbone, **parts: Any) -> None:
         super().__init__(backbone=backbone, **parts)
-        self.starts = InitialStates(starts, self._startable().free_state_widths())
+        self.starts = InitialStates(starts, self._initialisable().free_state_widths())
         self.count = starts
 
-    def _startable(self) -> InitialisableBackbone:
+    def _initialisable(self) -> InitialisableBackbone:
         backbone: Any = self.backbone
         assert isinstance(backbone, InitialisableBackbone), (
             "the backbone's first state can be chosen"
@@ -193,7 +193,7 @@ class InitialStateMixtureLM(StateMixtureLM):
 
     def begin(self, rows: int) -> TensorState:
         """The state of `rows` sequences before their first input, for all initial states."""
-        memory = self._startable().state_from_free(self.starts.free(rows))
+        memory = self._initialisable().state_from_free(self.starts.free(rows))
         return self._rows_first(memory, self.starts.log_weights(rows))
 
     def initial_states(self, view: View) -> tuple[TensorState, View]:
@@ -201,18 +201,18 @@ class InitialStateMixtureLM(StateMixtureLM):
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         memory = self.begin(rows)
-        opening = torch.full((rows,), self.vocabulary.bos, device=memory[LOG_WEIGHTS].device)
-        return self._step(memory, opening)
+        tokens = torch.full((rows,), self.vocabulary.bos, device=memory[LOG_WEIGHTS].device)
+        return self._step(memory, tokens)
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """The mixture weights, and each row's internals from its most probable initial state."""
         before, view = self.initial_states(self.objective.view(batch))
-        after = self.posteriors(before, view)
-        chosen = self._most_probable_state(before, after[:, -1])
+        log_posterior = self.posteriors(before, view)
+        best_state = self._most_probable_state(before, log_posterior[:, -1])
         captures = {
-            **self._startable().capture_internals(view, chosen),
-            **self.emission.capture_internals(self.backbone(view, chosen)),
+            **self._initialisable().capture_internals(view, best_state),
+            **self.emission.capture_internals(self.backbone(view, best_state)),
             **self.objective.capture_internals(self, batch),
         }
         captures["starts"] = Capture(
@@ -222,7 +222,7 @@ class InitialStateMixtureLM(StateMixtureLM):
             sums_to_one="choice",
             titles={"choice": "initial state"},
         )
-        captures["posterior over starts"] = initial_state_posterior_capture(after)
+        captures["posterior over starts"] = initial_state_posterior_capture(log_posterior)
         return captures
 
 
@@ -237,13 +237,13 @@ def initial_state_posterior_capture(log_posterior: Tensor) -> Capture:
     )
 
 
-def _posteriors(log_weights: Tensor, each: Tensor) -> tuple[Tensor, Tensor]:
+def _posteriors(log_weights: Tensor, log_probs: Tensor) -> tuple[Tensor, Tensor]:
     """(B, T, W) log posteriors over initial states before and after each position's token.
 
-    `log_weights` (B, W): before the first token; `each` (B, T, W): log-probabilities of the tokens.
+    `log_weights` (B, W): before the first token; `log_probs` (B, T, W): of the tokens.
     """
     first = log_weights.double()[:, None]
-    joint = first + each.cumsum(1)
+    joint = first + log_probs.cumsum(1)
     after = F.log_softmax(joint, -1)
     before = torch.cat([F.log_softmax(first, -1), after[:, :-1]], 1)
     return before, after

@@ -1,4 +1,4 @@
-"""Joint masked language models: one distribution over all masked tokens of a text."""
+"""Masked language model with one joint distribution over all masked tokens of a text."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class MaskedPositions:
     def from_mask(cls, masked: Tensor) -> MaskedPositions:
         """From a mask (B, T); n is the largest number in a row, at least one."""
         lengths = masked.sum(1)
-        most = max(1, int(lengths.max())) if len(masked) else 1
-        index = (~masked).long().argsort(dim=1, stable=True)[:, :most]
+        max_count = max(1, int(lengths.max())) if len(masked) else 1
+        index = (~masked).long().argsort(dim=1, stable=True)[:, :max_count]
         return cls(masked=masked, lengths=lengths, index=index)
 
     @property
@@ -88,24 +88,24 @@ class JointMaskedLM(MaskedLM):
 
     def joint_fill(self, batch: Batch, masked: Tensor) -> PackedJointDistribution:
         """The joint distribution of the tokens at the true entries of `masked` (B, T)."""
-        blanks, hidden = self._at(batch, masked)
+        blanks, hidden = self._hidden_at_masks(batch, masked)
         return PackedJointDistribution(blanks, self.emission.joint(hidden, blanks.lengths))
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
         """(N, V) marginals of the joint at each masked position, in reading order."""
-        blanks, hidden = self._at(batch, masked)
+        blanks, hidden = self._hidden_at_masks(batch, masked)
         joint = self.emission.joint(hidden, blanks.lengths)
         return Categorical(joint.marginals(generator=generator)[blanks.is_real])
 
-    def _at(self, batch: Batch, masked: Tensor) -> tuple[MaskedPositions, Tensor]:
+    def _hidden_at_masks(self, batch: Batch, masked: Tensor) -> tuple[MaskedPositions, Tensor]:
         """The masked positions and their hidden states (B, n, W)."""
         blanks = MaskedPositions.from_mask(masked)
         return blanks, blanks.pad(self.hidden_at(self.objective.fill_view(batch, masked), masked))
 
-    def marginals_at(self, batch: Batch, masked: Tensor, asked: Tensor) -> Tensor:
-        """(N,) log-probabilities of the tokens at `asked` (B, T), each as `fill` gives it.
+    def marginals_at(self, batch: Batch, masked: Tensor, target_mask: Tensor) -> Tensor:
+        """(N,) log-probabilities of the tokens at `target_mask` (B, T), each as `fill` gives it.
 
         At a target that is not masked the token is visible, and the emission is used alone.
         """
@@ -113,28 +113,28 @@ class JointMaskedLM(MaskedLM):
         blanks = MaskedPositions.from_mask(masked)
         joint = self.emission.joint(blanks.gather(hidden), blanks.lengths)
         tokens = blanks.gather(batch.tokens)
-        each = joint.marginals().gather(-1, tokens[..., None])[..., 0]
-        found = torch.zeros(masked.shape, dtype=each.dtype, device=each.device)
-        found = found.masked_scatter(masked, each[blanks.is_real])
-        seen = asked & ~masked
-        alone = self.emission.log_prob(hidden[seen], batch.tokens[seen])
-        return found.masked_scatter(seen, alone.to(found))[asked]
+        log_probs = joint.marginals().gather(-1, tokens[..., None])[..., 0]
+        dense = torch.zeros(masked.shape, dtype=log_probs.dtype, device=log_probs.device)
+        dense = dense.masked_scatter(masked, log_probs[blanks.is_real])
+        visible = target_mask & ~masked
+        visible_log_probs = self.emission.log_prob(hidden[visible], batch.tokens[visible])
+        return dense.masked_scatter(visible, visible_log_probs.to(dense))[target_mask]
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Chain rule: each target given those before it; they sum to the joint log-probability."""
-        blanks, hidden, tokens = self._asked(view)
-        so_far = self.emission.joint(hidden, blanks.lengths).prefix_log_probs(tokens)
-        before = torch.cat([torch.zeros_like(so_far[:, :1]), so_far[:, :-1]], 1)
-        return Predictions(log_probs=(so_far - before)[blanks.is_real], target_mask=blanks.masked)
+        blanks, hidden, tokens = self._hidden_at_targets(view)
+        prefix = self.emission.joint(hidden, blanks.lengths).prefix_log_probs(tokens)
+        before = torch.cat([torch.zeros_like(prefix[:, :1]), prefix[:, :-1]], 1)
+        return Predictions(log_probs=(prefix - before)[blanks.is_real], target_mask=blanks.masked)
 
     def joint_loss(self, view: View, *, generator: torch.Generator | None = None) -> Tensor:
         """(B,) joint loss of the targets of each row."""
-        blanks, hidden, tokens = self._asked(view)
-        lost = self.emission.joint_loss(hidden, blanks.lengths, tokens, generator=generator)
+        blanks, hidden, tokens = self._hidden_at_targets(view)
+        losses = self.emission.joint_loss(hidden, blanks.lengths, tokens, generator=generator)
         # A row without masks has zero loss.
-        return torch.where(blanks.lengths > 0, lost, 0.0)
+        return torch.where(blanks.lengths > 0, losses, 0.0)
 
-    def _asked(self, view: View) -> tuple[MaskedPositions, Tensor, Tensor]:
+    def _hidden_at_targets(self, view: View) -> tuple[MaskedPositions, Tensor, Tensor]:
         """A view's targets as masked positions, with hidden states (B, n, W) and tokens (B, n)."""
         assert view.targets is not None
         blanks = MaskedPositions.from_mask(prediction_mask(view))

@@ -1,4 +1,4 @@
-"""KnowBERT: a BERT with knowledge attention and recontextualisation inside (Peters et al. 2019)."""
+"""KnowBERT (Peters et al. 2019): BERT with knowledge attention; staged training, entity linking."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KnowBERT(BERT):
         super().__init__(**parts)
         self.linking_steps = linking_steps
         self.knowledge = self.objective.lexicon.knowledge
-        self._pieces: TokenizerProtocol | None = None
+        self._tokenizer: TokenizerProtocol | None = None
 
     @property
     def memory(self) -> KnowledgeAttention:
@@ -44,44 +44,44 @@ class KnowBERT(BERT):
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         super().setup_tokenizer(tokenizer)
-        self._pieces = tokenizer
+        self._tokenizer = tokenizer
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Compute the entity embeddings; the texts are not used."""
         vectors = self.backbone.get_submodule("embedding.tokens").get_parameter("weight")
         unknown = self.vocabulary.unknown
-        self.memory.linker.entities.setup_vectors(self._pieces, vectors, unknown=unknown)
+        self.memory.linker.entities.setup_vectors(self._tokenizer, vectors, unknown=unknown)
         super().setup_data(tokens, offsets)
 
     def begin_step(self, step: int) -> None:
         super().begin_step(step)
-        alone = step < self.linking_steps
+        linking_only = step < self.linking_steps
         if step == self.linking_steps:
             self.memory.align()
-        linker = {id(parameter) for parameter in self.memory.linking_parameters()}
+        linking_ids = {id(parameter) for parameter in self.memory.linking_parameters()}
         for parameter in self.parameters():
-            parameter.requires_grad_(not alone or id(parameter) in linker)
-        self.objective.linking_only = alone
+            parameter.requires_grad_(not linking_only or id(parameter) in linking_ids)
+        self.objective.linking_only = linking_only
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
-        found, state = super().loss(batch, state=state, generator=generator)
-        if torch.is_grad_enabled() and not found.total.requires_grad:
+        loss, state = super().loss(batch, state=state, generator=generator)
+        if torch.is_grad_enabled() and not loss.total.requires_grad:
             # A batch without annotated mentions while the linker is trained: zero gradient.
-            nothing = sum(p.sum() for p in self.memory.linking_parameters()) * 0.0
-            found = replace(found, total=found.total + nothing)
-        return found, state
+            zero = sum(p.sum() for p in self.memory.linking_parameters()) * 0.0
+            loss = replace(loss, total=loss.total + zero)
+        return loss, state
 
     @torch.no_grad()
     def link(self, batch: Batch) -> list[MentionLink]:
         """Entity linking: every mention of an unmasked batch with its predicted entity."""
         view = self.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
-        [found] = self.hidden(view).memory_outputs.values()
+        [outputs] = self.hidden(view).memory_outputs.values()
         spans = view.spans
         assert spans is not None
-        best = found["weights"].max(-1).values if len(spans) else found["chosen"].float()
-        columns = (spans.rows, spans.first, spans.last, found["chosen"], best)
+        best = outputs["weights"].max(-1).values if len(spans) else outputs["chosen"].float()
+        columns = (spans.rows, spans.first, spans.last, outputs["chosen"], best)
         return [
             MentionLink(
                 row=row, first=first, last=last, entity=entity, probability=probability or 1.0

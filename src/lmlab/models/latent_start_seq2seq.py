@@ -1,4 +1,4 @@
-"""Encoder-decoder with a discrete latent variable of K values, marginalised exactly.
+"""Seq2seq with a K-valued latent that shifts the decoder's initial state, summed out exactly.
 
     p(s | x) = Σ_z p(z | x) p(s | x, z),  p(z | x) = softmax(C h + c)_z,  h_0 = h + v_z
 
@@ -78,7 +78,7 @@ class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
 
     def _shiftable(self) -> ShiftableStart:
         backbone: Any = self.backbone
-        assert isinstance(backbone, ShiftableStart), "what the writer begins with can be moved"
+        assert isinstance(backbone, ShiftableStart), "the decoder's initial state can be shifted"
         return backbone
 
     def begin(self, view: View) -> TensorState:
@@ -87,7 +87,7 @@ class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
         return state
 
     def initial_states(self, view: View) -> tuple[TensorState, View]:
-        assert view.decoder is not None, "a reader and a writer need a view of both"
+        assert view.decoder is not None, "an encoder-decoder needs a view of both"
         return self.begin(view), view.decoder
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:

@@ -1,4 +1,4 @@
-"""Sentence-level latent-variable models: variational autoencoders and plain autoencoders.
+"""Variational autoencoder (VAE) and autoencoder of sentences, one latent vector; LM p(s | latent).
 
 Both decode a sentence from a latent vector by a `LatentDecoder`. A latent-variable model has a
 prior and is a distribution over sentences; an autoencoder has none and only reconstructs.
@@ -7,6 +7,7 @@ prior and is a distribution over sentences; an autoencoder has none and only rec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +18,13 @@ from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Emission
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State, TensorState
 from lmlab.core.system import Assembly
 from lmlab.core.view import autoencoding_view, causal_view
-from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM, DecodingState
-from lmlab.objectives.objective_interfaces import AutoencoderObjective, LatentObjective
+from lmlab.objectives.elbo import ELBO
+from lmlab.objectives.reconstruction import ReconstructionObjective
 
 
 class LatentDecoderModel(Assembly):
@@ -44,9 +44,9 @@ class LatentDecoderModel(Assembly):
     @torch.no_grad()
     def decode(self, latents: Tensor, *, max_length: int = 100) -> list[list[int]]:
         """Greedy decoding of each latent (B, L), without </s>."""
-        written = self.given(latents).write(max_length, lambda next_: next_.log_probs.argmax(-1))
+        sequences = self.given(latents).write(max_length, lambda p: p.log_probs.argmax(-1))
         end = self.vocabulary.end
-        return [ids[:-1] if ids and ids[-1] == end else ids for ids in written]
+        return [ids[:-1] if ids and ids[-1] == end else ids for ids in sequences]
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
@@ -61,10 +61,10 @@ class LatentDecoderModel(Assembly):
         return super().log_prob(batch, state=state, generator=generator)
 
     def check_length(self, tokens: int) -> None:
-        longest = self.decoder.longest
-        if longest is not None and tokens > longest + 1:
+        max_length = self.decoder.longest
+        if max_length is not None and tokens > max_length + 1:
             raise UserError(
-                f"a sentence may have at most {longest + 1} tokens, including <s> and </s>, got "
+                f"a sentence may have at most {max_length + 1} tokens, including <s> and </s>, got "
                 f"{tokens}; train with --set length={tokens}, or give shorter sentences."
             )
 
@@ -78,20 +78,10 @@ class VariationalAutoencoder(LatentDecoderModel):
     """
 
     backbone: LatentDecoder
-    objective: LatentObjective
+    objective: ELBO
 
-    def __init__(
-        self,
-        *,
-        vocabulary: Vocabulary,
-        backbone: LatentDecoder,
-        emission: Emission,
-        objective: LatentObjective,
-        frozen: Sequence[nn.Module] = (),
-    ) -> None:
-        super().__init__(
-            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
-        )
+    def __init__(self, *, frozen: Sequence[nn.Module] = (), **parts: Any) -> None:
+        super().__init__(**parts)
         self.frozen = tuple(frozen)  # a tuple, so that they are not registered twice
         for part in self.frozen:
             part.requires_grad_(False)
@@ -124,8 +114,8 @@ class VariationalAutoencoder(LatentDecoderModel):
         """Ancestral sampling: latents from the prior, then sentences token by token."""
         latents = self.objective.sample_latents(rows, generator=generator)
 
-        def draw(next_: Categorical) -> Tensor:
-            log_probs = next_.log_probs
+        def draw(distribution: Categorical) -> Tensor:
+            log_probs = distribution.log_probs
             if generator is not None:
                 log_probs = log_probs.to(generator.device)
             return Categorical(log_probs).sample(generator=generator).to(latents.device)
@@ -148,19 +138,10 @@ class Autoencoder(LatentDecoderModel):
     """Autoencoder: compresses a sentence to one vector and reconstructs it; no prior."""
 
     backbone: AutoencoderBackbone
-    objective: AutoencoderObjective
+    objective: ReconstructionObjective
 
-    def __init__(
-        self,
-        *,
-        vocabulary: Vocabulary,
-        backbone: AutoencoderBackbone,
-        emission: Emission,
-        objective: AutoencoderObjective,
-    ) -> None:
-        super().__init__(
-            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
-        )
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
         self.window = self.decoder.longest  # longer texts are scored window by window
 
     @property
@@ -225,27 +206,27 @@ class LatentConditionalLM(AutoregressiveLM):
     def log_prob(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
-        before = self._state(len(batch)) if state is None else state
-        found = self.target_log_probs(causal_view(batch), before)
-        return LogProbs(per_token=found.to_dense(), kind="exact", state=found.state)
+        initial_state = self._state(len(batch)) if state is None else state
+        predictions = self.target_log_probs(causal_view(batch), initial_state)
+        return LogProbs(per_token=predictions.to_dense(), kind="exact", state=predictions.state)
 
     def write(self, max_length: int, choose: Callable[[Categorical], Tensor]) -> list[list[int]]:
         """A sequence for each latent, token by token, up to its end token or `max_length`."""
-        rows, end, longest = len(self.latents), self.vocabulary.end, self.backbone.longest
+        rows, end, decoder_length = len(self.latents), self.vocabulary.end, self.backbone.longest
         state, columns = self.start(rows), []
-        going = torch.ones(rows, dtype=torch.bool, device=self.latents.device)
-        steps = max_length if longest is None else min(max_length, longest)
-        for place in range(steps):
+        unfinished = torch.ones(rows, dtype=torch.bool, device=self.latents.device)
+        steps = max_length if decoder_length is None else min(max_length, decoder_length)
+        for step in range(steps):
             chosen = choose(self.peek(state))
             columns.append(chosen)
             if end is not None:
-                going &= chosen != end
-            if not going.any() or place + 1 == steps:
+                unfinished &= chosen != end
+            if not unfinished.any() or step + 1 == steps:
                 break
             state = self.advance(state, chosen)
-        return [_up_to(row, end) for row in torch.stack(columns, 1).tolist()]
+        return [_truncate_at_end(row, end) for row in torch.stack(columns, 1).tolist()]
 
 
-def _up_to(ids: list[int], end: int | None) -> list[int]:
+def _truncate_at_end(ids: list[int], end: int | None) -> list[int]:
     """Ids up to and including the first end token."""
     return ids[: ids.index(end) + 1] if end is not None and end in ids else ids

@@ -38,37 +38,38 @@ class MaskedLM(Assembly):
         """Log-probabilities of a view's targets; the last layer is computed at targets only."""
         if state is not None:
             return super().target_log_probs(view, state)
-        places = prediction_mask(view)
+        target_mask = prediction_mask(view)
         assert view.targets is not None
-        hidden = self.hidden_at(view, places)
+        hidden = self.hidden_at(view, target_mask)
         return Predictions(
-            log_probs=self.emission.log_prob(hidden, view.targets[places]), target_mask=places
+            log_probs=self.emission.log_prob(hidden, view.targets[target_mask]),
+            target_mask=target_mask,
         )
 
     def logits(
-        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
+        self, batch: Batch, masked: Tensor, targets: Tensor | None = None, *, head: LMHead = "own"
     ) -> Tensor:
-        """(N, V) unnormalised scores at `asked`, with `masked` masked."""
-        asked = masked if asked is None else asked
-        hidden = self.hidden_at(self.objective.fill_view(batch, masked), asked)
+        """(N, V) unnormalised scores at `targets`, with `masked` masked."""
+        targets = masked if targets is None else targets
+        hidden = self.hidden_at(self.objective.fill_view(batch, masked), targets)
         emission = self._logit_emission
         if head == "own":
             return emission.logits(hidden) + emission.never_predicted
         return hidden @ self._token_vectors(hidden).T + emission.never_predicted
 
-    def log_prob_at(self, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
-        """(N,) log-probabilities of the tokens at `asked` (B, T), with those at `hidden` masked.
+    def log_prob_at(self, batch: Batch, masked: Tensor, target_mask: Tensor) -> Tensor:
+        """(N,) log-probabilities of the tokens at `target_mask` (B, T), given `masked` ones.
 
         As `fill` gives them, without materialising the distribution.
         """
-        return self.objective.log_prob_at(self, batch, hidden, asked)
+        return self.objective.log_prob_at(self, batch, masked, target_mask)
 
     def logit_at(
-        self, batch: Batch, hidden: Tensor, asked: Tensor, *, head: LMHead = "own"
+        self, batch: Batch, masked: Tensor, target_mask: Tensor, *, head: LMHead = "own"
     ) -> Tensor:
-        """(N,) the scores, as `logits` gives them, of the tokens at `asked` (B, T) alone."""
-        emission, targets = self._logit_emission, batch.tokens[asked]
-        values = self.hidden_at(self.objective.fill_view(batch, hidden), asked)
+        """(N,) the scores, as `logits` gives them, of the tokens at `target_mask` (B, T)."""
+        emission, targets = self._logit_emission, batch.tokens[target_mask]
+        values = self.hidden_at(self.objective.fill_view(batch, masked), target_mask)
         if head == "own":
             scores = emission.logit(values, targets)
         else:
@@ -104,16 +105,16 @@ class MaskedLM(Assembly):
         Tokens after an end token that is not the last belong to the next segment, as in training on
         pairs of texts.
         """
-        nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
-        view = self.objective.fill_view(batch, nothing)
-        numbers = segment_ids(batch.tokens, self.vocabulary)
-        if numbers is not None:
-            view = replace(view, segments=numbers)
+        no_mask = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        view = self.objective.fill_view(batch, no_mask)
+        segments = segment_ids(batch.tokens, self.vocabulary)
+        if segments is not None:
+            view = replace(view, segments=segments)
         return self.hidden(view).values
 
 
 class BERT(MaskedLM):
-    """BERT: a masked LM whose objective may use the tokeniser."""
+    """BERT: a masked LM whose objective may use the tokenizer."""
 
     objective: BERTObjective
 

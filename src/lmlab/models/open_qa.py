@@ -13,29 +13,30 @@ from lmlab.core.answers import Answer, Evidence
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.loss import Loss
-from lmlab.core.protocols import LogProbs, RetrievedDocuments
+from lmlab.core.protocols import LogProbs
+from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.core.special_tokens import add_special_tokens, content_lengths
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.retrieval_base import RetrieverModel
 from lmlab.retrieval.document_concat import KnowledgeAugmentedEncoder, concatenate_documents
-from lmlab.retrieval.document_memory import evaluation_mode
 from lmlab.retrieval.retriever import Retriever
 
 
 class SpanScorer(nn.Module):
-    """Span scores: MLP([h_start; h_end]) of all spans of at most `longest` tokens.
+    """Span scores: MLP([h_start; h_end]) of all spans of at most `max_span_length` tokens.
 
     States (R, L, W) to scores (R, L, A), entry (l, a) of the span from l to l + a; -inf beyond the
     end of the document. The MLP's first layer is applied to starts and ends separately, so it costs
     R · L · W² and not A times that.
     """
 
-    def __init__(self, width: int, *, longest: int) -> None:
+    def __init__(self, width: int, *, max_span_length: int) -> None:
         super().__init__()
-        self.max_span_length = longest
+        self.max_span_length = max_span_length
         self.starts = nn.Linear(width, width)
         self.ends = nn.Linear(width, width, bias=False)
         self.scores = nn.Linear(width, 1, bias=False)
@@ -46,13 +47,13 @@ class SpanScorer(nn.Module):
             self.starts(values),
             F.pad(self.ends(values), (0, 0, 0, self.max_span_length - 1)),
         )
-        found = [
-            self.scores(F.gelu(starts + ends[:, after : after + time])).squeeze(-1)
-            for after in range(self.max_span_length)
+        scores = [
+            self.scores(F.gelu(starts + ends[:, offset : offset + time])).squeeze(-1)
+            for offset in range(self.max_span_length)
         ]
-        place = torch.arange(time, device=values.device)[:, None]
-        last = place + torch.arange(self.max_span_length, device=values.device)
-        return torch.stack(found, -1).masked_fill(last >= lengths[:, None, None], -torch.inf)
+        first = torch.arange(time, device=values.device)[:, None]
+        last = first + torch.arange(self.max_span_length, device=values.device)
+        return torch.stack(scores, -1).masked_fill(last >= lengths[:, None, None], -torch.inf)
 
 
 class OpenQAModel(RetrieverModel):
@@ -102,8 +103,8 @@ class OpenQAModel(RetrieverModel):
             ("spans", self._log_prob(batch, questions)),
             ("early", self._log_prob_early(batch, questions)),
         ):
-            lost = torch.where(log_prob > -torch.inf, -log_prob, self.chance_nats).sum()
-            parts[name] = Loss(lost, count.to(lost.device))
+            nats = torch.where(log_prob > -torch.inf, -log_prob, self.chance_nats).sum()
+            parts[name] = Loss(nats, count.to(nats.device))
         total = parts["spans"].total + parts["early"].total
         return Loss(total, parts["spans"].count, parts), None
 
@@ -111,9 +112,9 @@ class OpenQAModel(RetrieverModel):
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         """log p(y | x) of the whole answer; -inf if no retrieved document contains it."""
-        found = self._log_prob(batch, self._questions(batch))
-        nothing = torch.zeros(batch.tokens[:, 1:].shape, device=found.device)
-        return LogProbs(per_token=nothing, per_sequence=found, kind="exact", whole_text_only=True)
+        log_probs = self._log_prob(batch, self._questions(batch))
+        zeros = torch.zeros(batch.tokens[:, 1:].shape, device=log_probs.device)
+        return LogProbs(per_token=zeros, per_sequence=log_probs, kind="exact", whole_text_only=True)
 
     def _questions(self, batch: Batch) -> Batch:
         if batch.condition is None:
@@ -126,18 +127,20 @@ class OpenQAModel(RetrieverModel):
 
     def _log_prob(self, batch: Batch, questions: Batch) -> Tensor:
         """(B,) over the retrieved documents."""
-        found = self.retriever.find(questions)
-        spans = self.span_log_probs(questions, found.numbers) + found.log_probs[..., None, None]
-        right = self._places(batch, found.numbers, spans)
-        return _log_sum(spans.masked_fill(~right, -torch.inf).flatten(1))
+        retrieved = self.retriever.find(questions)
+        spans = (
+            self.span_log_probs(questions, retrieved.numbers) + retrieved.log_probs[..., None, None]
+        )
+        correct = self._answer_spans(batch, retrieved.numbers, spans)
+        return _log_sum(spans.masked_fill(~correct, -torch.inf).flatten(1))
 
     def _log_prob_early(self, batch: Batch, questions: Batch) -> Tensor:
         """(B,) log Σ p(z | x) over those of the early candidates that contain the answer."""
         memory, queries = self.retriever.memory, self.encode_queries(questions)
         numbers = memory.search(queries, self.early_candidates)
         scores = (memory.vectors[numbers].detach() * queries[:, None]).sum(-1)
-        held = self.retriever.contains_text(numbers, batch)
-        return _log_sum(torch.log_softmax(scores, 1).masked_fill(~held, -torch.inf))
+        contains_answer = self.retriever.contains_text(numbers, batch)
+        return _log_sum(torch.log_softmax(scores, 1).masked_fill(~contains_answer, -torch.inf))
 
     def span_log_probs(self, questions: Batch, numbers: Tensor) -> Tensor:
         """(B, K, L, A) log p(s | z, x) of all spans of the documents (B, K).
@@ -145,40 +148,42 @@ class OpenQAModel(RetrieverModel):
         Spans that split words are excluded: -inf. A document with no allowed span answers nothing.
         """
         view = View(inputs=questions.tokens, lengths=questions.lengths, attention_mask=FullMask())
-        beside, time = concatenate_documents(view, numbers, self.retriever.memory)
-        values = self.backbone.encoder(beside).values
+        inputs, time = concatenate_documents(view, numbers, self.retriever.memory)
+        values = self.backbone.encoder(inputs).values
         _, lengths = self.retriever.memory.document_tokens(numbers.flatten())
         first = questions.lengths.repeat_interleave(numbers.shape[1])
-        place = torch.arange(int(lengths.max()), device=lengths.device)
-        at = (first[:, None] + place).clamp(max=time - 1)
-        inside = values.gather(1, at[..., None].expand(-1, -1, values.shape[2]))
-        scores = self.spans(inside, lengths)
+        offsets = torch.arange(int(lengths.max()), device=lengths.device)
+        positions = (first[:, None] + offsets).clamp(max=time - 1)
+        document_states = values.gather(1, positions[..., None].expand(-1, -1, values.shape[2]))
+        scores = self.spans(document_states, lengths)
         scores = scores.masked_fill(~self._whole_words(numbers.flatten(), scores), -torch.inf)
         possible = (scores > -torch.inf).flatten(1).any(1)[:, None, None]
         # A softmax over -inf only has a NaN gradient.
         safe = torch.where(possible, scores, 0.0).flatten(1)
-        normal = torch.where(possible, torch.log_softmax(safe, 1).view_as(scores), -torch.inf)
-        return normal.unflatten(0, numbers.shape)
+        log_probs = torch.where(possible, torch.log_softmax(safe, 1).view_as(scores), -torch.inf)
+        return log_probs.unflatten(0, numbers.shape)
 
     def _whole_words(self, numbers: Tensor, scores: Tensor) -> Tensor:
         """(M, L, A) bool: whether a span of a document (M,) begins and ends at word boundaries."""
-        time, longest = scores.shape[1:]
-        starts = F.pad(self.retriever.memory.word_starts(numbers), (0, longest), value=True)
-        return starts[:, :time, None] & starts[:, 1:].unfold(1, longest, 1)[:, :time]
+        time, max_span_length = scores.shape[1:]
+        starts = F.pad(self.retriever.memory.word_starts(numbers), (0, max_span_length), value=True)
+        return starts[:, :time, None] & starts[:, 1:].unfold(1, max_span_length, 1)[:, :time]
 
-    def _places(self, batch: Batch, numbers: Tensor, spans: Tensor) -> Tensor:
+    def _answer_spans(self, batch: Batch, numbers: Tensor, spans: Tensor) -> Tensor:
         """(B, K, L, A) bool: the spans that equal the answer, S(z, y)."""
         tokens, _ = self.retriever.memory.document_tokens(numbers.flatten())
         answers, size = batch.tokens[:, 1:], content_lengths(batch, self.vocabulary)
-        sought = answers.repeat_interleave(numbers.shape[1], 0)
+        targets = answers.repeat_interleave(numbers.shape[1], 0)
         sizes = size.repeat_interleave(numbers.shape[1])
-        right = torch.zeros(len(tokens), *spans.shape[2:], dtype=torch.bool, device=tokens.device)
-        same = torch.ones_like(tokens, dtype=torch.bool)
+        matches = torch.zeros(len(tokens), *spans.shape[2:], dtype=torch.bool, device=tokens.device)
+        equal = torch.ones_like(tokens, dtype=torch.bool)
         padded = F.pad(tokens, (0, self.spans.max_span_length), value=self.vocabulary.pad)
-        for after in range(min(self.spans.max_span_length, sought.shape[1])):
-            same = same & (padded[:, after : after + tokens.shape[1]] == sought[:, after, None])
-            right[:, :, after] = same & (sizes == after + 1)[:, None]
-        return right.unflatten(0, numbers.shape) & (spans > -torch.inf)
+        for offset in range(min(self.spans.max_span_length, targets.shape[1])):
+            equal = equal & (
+                padded[:, offset : offset + tokens.shape[1]] == targets[:, offset, None]
+            )
+            matches[:, :, offset] = equal & (sizes == offset + 1)[:, None]
+        return matches.unflatten(0, numbers.shape) & (spans > -torch.inf)
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
@@ -201,40 +206,42 @@ class OpenQAModel(RetrieverModel):
 
     @torch.no_grad()
     def answers_from_documents(
-        self, questions: Batch, found: RetrievedDocuments, *, answers: int = 1
+        self, questions: Batch, retrieved: RetrievedDocuments, *, answers: int = 1
     ) -> list[list[Answer]]:
         """The most probable answers from given documents, however they were retrieved."""
-        joint = self.span_log_probs(questions, found.numbers) + found.log_probs[..., None, None]
+        joint = (
+            self.span_log_probs(questions, retrieved.numbers) + retrieved.log_probs[..., None, None]
+        )
         return [
-            self._best(numbers, each, answers)
-            for numbers, each in zip(found.numbers, joint.double(), strict=True)
+            self._best_answers(numbers, row_joint, answers)
+            for numbers, row_joint in zip(retrieved.numbers, joint.double(), strict=True)
         ]
 
-    def _best(self, numbers: Tensor, joint: Tensor, count: int) -> list[Answer]:
+    def _best_answers(self, numbers: Tensor, joint: Tensor, count: int) -> list[Answer]:
         """Answers by the sum over all their occurrences, given joint (K, L, A)."""
-        memory, pieces = self.retriever.memory, self.require_tokenizer()
+        memory, tokenizer = self.retriever.memory, self.require_tokenizer()
         tokens = memory.document_tokens(numbers)[0].tolist()
         shares: dict[tuple[int, ...], dict[int, float]] = {}
-        for choice, first, after in (joint > -torch.inf).nonzero().tolist():
-            words = tuple(tokens[choice][first : first + after + 1])
-            by_document = shares.setdefault(words, {})
-            probability = math.exp(joint[choice, first, after])
-            number = int(numbers[choice])
+        for column, first, offset in (joint > -torch.inf).nonzero().tolist():
+            span = tuple(tokens[column][first : first + offset + 1])
+            by_document = shares.setdefault(span, {})
+            probability = math.exp(joint[column, first, offset])
+            number = int(numbers[column])
             by_document[number] = by_document.get(number, 0.0) + probability
-        best = sorted(shares, key=lambda words: -sum(shares[words].values()))[:count]
+        best = sorted(shares, key=lambda span: -sum(shares[span].values()))[:count]
         return [
             Answer(
-                text=pieces.decode(words),
-                log_prob=math.log(total) if (total := sum(shares[words].values())) else -math.inf,
-                evidence=self._rests_on(shares[words]),
+                text=tokenizer.decode(span),
+                log_prob=math.log(total) if (total := sum(shares[span].values())) else -math.inf,
+                evidence=self._posterior_evidence(shares[span]),
             )
-            for words in best
+            for span in best
         ]
 
-    def _rests_on(self, shares: dict[int, float]) -> tuple[Evidence, ...]:
-        total = sum(shares.values()) or 1.0
-        ordered = sorted(shares.items(), key=lambda item: -item[1])
-        return tuple(self._evidence(number, share / total) for number, share in ordered)
+    def _posterior_evidence(self, probabilities: dict[int, float]) -> tuple[Evidence, ...]:
+        total = sum(probabilities.values()) or 1.0
+        ordered = sorted(probabilities.items(), key=lambda item: -item[1])
+        return tuple(self._evidence(number, probability / total) for number, probability in ordered)
 
 
 def _log_sum(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Probabilistic context-free grammar: a sentence's probability is the sum over its parse trees."""
+"""Neural PCFG: sentence and prefix probabilities, sampling, Viterbi trees, tree posteriors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from lmlab.inference.inside import (
     viterbi_tree,
 )
 from lmlab.layers.feed_forward import ResidualMLP
-from lmlab.models import pcfg as parsing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,13 +68,15 @@ class NeuralPCFG(nn.Module):
 
     special_token_mask: Tensor
 
-    def __init__(self, trees: int, leaves: int, width: int, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, nonterminals: int, preterminals: int, width: int, vocabulary: Vocabulary
+    ) -> None:
         super().__init__()
-        symbols = trees + leaves
-        self.nonterminals, self.preterminals = trees, leaves
+        symbols = nonterminals + preterminals
+        self.nonterminals, self.preterminals = nonterminals, preterminals
         self.root_vector = nn.Parameter(torch.randn(width))
-        self.tree_vectors = nn.Parameter(torch.randn(trees, width))
-        self.leaf_vectors = nn.Parameter(torch.randn(leaves, width))
+        self.tree_vectors = nn.Parameter(torch.randn(nonterminals, width))
+        self.leaf_vectors = nn.Parameter(torch.randn(preterminals, width))
         self.root_network, self.leaf_network = ResidualMLP(width), ResidualMLP(width)
         self.root_scores = nn.Linear(width, symbols + 1)
         self.rule_scores = nn.Linear(width, symbols**2)
@@ -96,19 +97,19 @@ class NeuralPCFG(nn.Module):
         return PCFGTables(rules=rules, empty=root[-1], words=words.t())
 
 
-def extract_sentences(batch: Batch, end: int | None, longest: int) -> SentenceBatch:
+def extract_sentences(batch: Batch, end: int | None, max_length: int) -> SentenceBatch:
     """The words of a batch; raises a UserError if they are no sentences to parse."""
     last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None]).squeeze(1)
     complete = (last == -1 if end is None else last == end) & (batch.lengths > 1)
     counts = (batch.lengths - 1 - complete.long()).clamp(min=0)
-    most = int(counts.max()) if len(batch) else 0
-    if most > longest:
+    longest = int(counts.max()) if len(batch) else 0
+    if longest > max_length:
         raise UserError(
-            f"a sentence must have at most {longest} words, got {most} (parsing cost is cubic in "
-            f"the length); cut the text, or build the grammar with longest={most}."
+            f"a sentence must have at most {max_length} words, got {longest} (parsing cost is "
+            f"cubic in the length); cut the text, or build the grammar with longest={longest}."
         )
-    tokens = batch.tokens[:, 1 : 1 + most]
-    inside_words = torch.arange(most, device=tokens.device) < counts[:, None]
+    tokens = batch.tokens[:, 1 : 1 + longest]
+    inside_words = torch.arange(longest, device=tokens.device) < counts[:, None]
     if end is not None and ((tokens == end) & inside_words).any():
         raise UserError(
             "a grammar models single sentences, but a text contains an end of sentence; use a "
@@ -117,122 +118,122 @@ def extract_sentences(batch: Batch, end: int | None, longest: int) -> SentenceBa
     return SentenceBatch(tokens=tokens, counts=counts, complete=complete)
 
 
-def word_potentials(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
+def word_potentials(grammar: PCFGTables, sentences: SentenceBatch) -> Tensor:
     """(B, T, P) log P(word | preterminal); 0 at padding."""
-    places = torch.arange(given.tokens.shape[1], device=given.tokens.device)
-    behind = places >= given.counts[:, None]
-    return F.embedding(given.tokens, grammar.words).masked_fill(behind[..., None], 0.0)
+    positions = torch.arange(sentences.tokens.shape[1], device=sentences.tokens.device)
+    is_padding = positions >= sentences.counts[:, None]
+    return F.embedding(sentences.tokens, grammar.words).masked_fill(is_padding[..., None], 0.0)
 
 
-def token_log_probs(grammar: PCFGTables, given: SentenceBatch, places: int) -> Tensor:
-    """(B, places) log p(word | words before), then of the end if it is known; 0 at padding.
+def token_log_probs(grammar: PCFGTables, sentences: SentenceBatch, length: int) -> Tensor:
+    """(B, length) log p(word | words before), then of the end if it is known; 0 at padding.
 
     A word's is the ratio of two prefix probabilities, the end's that of the sentence probability
     and its words' prefix probability; so they sum to `sentence_log_probs`.
     """
-    zeros = grammar.empty.expand(len(given.tokens), 1) * 0
-    begun, whole = zeros, grammar.empty.expand(len(given.tokens), 1)
-    if given.tokens.shape[1]:
-        chart = inside(word_potentials(grammar, given), grammar.rules, grow_scaled)
-        begun = torch.cat(
+    zeros = grammar.empty.expand(len(sentences.tokens), 1) * 0
+    prefix, complete = zeros, grammar.empty.expand(len(sentences.tokens), 1)
+    if sentences.tokens.shape[1]:
+        chart = inside(word_potentials(grammar, sentences), grammar.rules, grow_scaled)
+        prefix = torch.cat(
             [zeros, at_root(prefix_probabilities(chart, grammar.rules), grammar.rules)], 1
         )
-        whole = torch.cat([whole, at_root(chart, grammar.rules)], 1)
-    ends = (whole - begun).gather(1, given.counts[:, None])
-    ratios = F.pad(begun.diff(dim=1), (0, places - begun.shape[1] + 1))
-    place = torch.arange(places, device=ratios.device)
-    at_end = (place == given.counts[:, None]) & given.complete[:, None]
-    found = torch.where(at_end, ends, torch.where(place < given.counts[:, None], ratios, 0.0))
-    return found
+        complete = torch.cat([complete, at_root(chart, grammar.rules)], 1)
+    ends = (complete - prefix).gather(1, sentences.counts[:, None])
+    ratios = F.pad(prefix.diff(dim=1), (0, length - prefix.shape[1] + 1))
+    position = torch.arange(length, device=ratios.device)
+    at_end = (position == sentences.counts[:, None]) & sentences.complete[:, None]
+    in_words = position < sentences.counts[:, None]
+    return torch.where(at_end, ends, torch.where(in_words, ratios, 0.0))
 
 
-def sentence_log_probs(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
+def sentence_log_probs(grammar: PCFGTables, sentences: SentenceBatch) -> Tensor:
     """(B,) log-probability of each sentence, or of its prefix if it is truncated."""
-    if not given.tokens.shape[1]:
-        return torch.where(given.complete, grammar.empty, grammar.empty * 0)
-    chart = inside(word_potentials(grammar, given), grammar.rules, grow_scaled)
-    whole = at_root(chart, grammar.rules)
-    whole = torch.cat([grammar.empty.expand(len(whole), 1), whole], 1)
-    found = whole.gather(1, given.counts[:, None]).squeeze(1)
-    if given.complete.all():
-        return found
-    begun = at_root(prefix_probabilities(chart, grammar.rules), grammar.rules)
-    begun = F.pad(begun, (1, 0)).gather(1, given.counts[:, None]).squeeze(1)
-    return torch.where(given.complete, found, begun)
+    if not sentences.tokens.shape[1]:
+        return torch.where(sentences.complete, grammar.empty, grammar.empty * 0)
+    chart = inside(word_potentials(grammar, sentences), grammar.rules, grow_scaled)
+    complete = at_root(chart, grammar.rules)
+    complete = torch.cat([grammar.empty.expand(len(complete), 1), complete], 1)
+    log_probs = complete.gather(1, sentences.counts[:, None]).squeeze(1)
+    if sentences.complete.all():
+        return log_probs
+    prefix = at_root(prefix_probabilities(chart, grammar.rules), grammar.rules)
+    prefix = F.pad(prefix, (1, 0)).gather(1, sentences.counts[:, None]).squeeze(1)
+    return torch.where(sentences.complete, log_probs, prefix)
 
 
 @torch.no_grad()
 def sample_sentences(
-    grammar: PCFGTables, rows: int, most: int, generator: torch.Generator | None
+    grammar: PCFGTables, rows: int, max_length: int, generator: torch.Generator | None
 ) -> list[tuple[list[int], bool]]:
     """Leftmost derivations of all rows in parallel: each one's words, and whether it ended.
 
-    A derivation is cut off at `most` words.
+    A derivation is cut off at `max_length` words.
     """
-    trees = grammar.rules.nonterminal_count
+    nonterminals = grammar.rules.nonterminal_count
     root = torch.cat([grammar.rules.root, grammar.empty[None]]).exp()
     pairs, words = grammar.rules.binary.flatten(1).exp(), grammar.words.t().exp()
 
     def draw(weights: Tensor) -> list[int]:
-        drawn: list[int] = torch.multinomial(weights, 1, generator=generator).squeeze(1).tolist()
-        return drawn
+        sampled: list[int] = torch.multinomial(weights, 1, generator=generator).squeeze(1).tolist()
+        return sampled
 
     empty = len(root) - 1
     stacks = [[] if symbol == empty else [symbol] for symbol in draw(root.expand(rows, -1))]
-    written: list[list[int]] = [[] for _ in range(rows)]
-    while going := [r for r in range(rows) if stacks[r] and len(written[r]) < most]:
-        tops = {row: stacks[row].pop() for row in going}
-        inner = [row for row in going if tops[row] < trees]
-        leaves = [row for row in going if tops[row] >= trees]
-        if inner:
-            for row, pair in zip(inner, draw(pairs[[tops[r] for r in inner]]), strict=True):
+    sentences: list[list[int]] = [[] for _ in range(rows)]
+    while active := [r for r in range(rows) if stacks[r] and len(sentences[r]) < max_length]:
+        tops = {row: stacks[row].pop() for row in active}
+        branching = [row for row in active if tops[row] < nonterminals]
+        leaves = [row for row in active if tops[row] >= nonterminals]
+        if branching:
+            for row, pair in zip(branching, draw(pairs[[tops[r] for r in branching]]), strict=True):
                 stacks[row] += [pair % empty, pair // empty]  # the left child is rewritten first
         if leaves:
-            chosen = draw(words[[tops[r] - trees for r in leaves]])
-            for row, word in zip(leaves, chosen, strict=True):
-                written[row].append(word)
-    return [(written[row], not stacks[row]) for row in range(rows)]
+            new_words = draw(words[[tops[r] - nonterminals for r in leaves]])
+            for row, word in zip(leaves, new_words, strict=True):
+                sentences[row].append(word)
+    return [(sentences[row], not stacks[row]) for row in range(rows)]
 
 
-def viterbi_trees(grammar: PCFGTables, given: SentenceBatch) -> list[ParseTree | None]:
+def viterbi_trees(grammar: PCFGTables, sentences: SentenceBatch) -> list[ParseTree | None]:
     """The most probable tree of each sentence; None if it has no words."""
-    found: list[ParseTree | None] = []
+    trees: list[ParseTree | None] = []
     # One by one: a batch would hold the sums over rules of all sentences at once.
-    for row, count in enumerate(given.counts.tolist()):
+    for row, count in enumerate(sentences.counts.tolist()):
         if not count:
-            found.append(None)
+            trees.append(None)
             continue
-        words = word_potentials(grammar, _row(given, row, count))
-        of_words, of_spans = viterbi_tree(words, grammar.rules)
-        found.append(tree_from_indicators(of_words[0], of_spans[0], count))
-    return found
+        words = word_potentials(grammar, _row(sentences, row, count))
+        word_indicators, span_indicators = viterbi_tree(words, grammar.rules)
+        trees.append(tree_from_indicators(word_indicators[0], span_indicators[0], count))
+    return trees
 
 
-def tree_entropy(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
+def tree_entropy(grammar: PCFGTables, sentences: SentenceBatch) -> Tensor:
     """(B,) entropy in nats of the posterior over a sentence's trees; 0 if it has no words."""
-    entropies = grammar.empty.new_zeros(len(given.counts))
+    entropies = grammar.empty.new_zeros(len(sentences.counts))
     with torch.no_grad():
-        for row, count in enumerate(given.counts.tolist()):
+        for row, count in enumerate(sentences.counts.tolist()):
             if count:
-                words = word_potentials(grammar, _row(given, row, count))
+                words = word_potentials(grammar, _row(sentences, row, count))
                 entropies[row] = entropy(words, grammar.rules)[0]
     return entropies
 
 
-def posterior_captures(grammar: PCFGTables, given: SentenceBatch) -> dict[str, Capture]:
+def posterior_captures(grammar: PCFGTables, sentences: SentenceBatch) -> dict[str, Capture]:
     """Rules, posterior spans, symbol usage, and the entropy of the trees."""
     rules = _rule_captures(grammar)
-    if not given.tokens.shape[1]:
+    if not sentences.tokens.shape[1]:
         return rules
-    of_words, of_spans = span_marginals(
-        word_potentials(grammar, given), grammar.rules, lengths=given.counts.clamp(min=1)
+    words, spans = span_marginals(
+        word_potentials(grammar, sentences), grammar.rules, lengths=sentences.counts.clamp(min=1)
     )
-    some = (given.counts > 0)[:, None, None]
-    use = torch.cat([of_spans.flatten(0, 2).sum(0), (of_words * some).flatten(0, 1).sum(0)])
+    nonempty = (sentences.counts > 0)[:, None, None]
+    usage = torch.cat([spans.flatten(0, 2).sum(0), (words * nonempty).flatten(0, 1).sum(0)])
     return {
         **rules,
         "spans": Capture(
-            values=_by_ends(of_spans.sum(-1)),
+            values=_spans_by_end(spans.sum(-1)),
             axes=("batch", "time", "source"),
             caption="Posterior probability that a phrase begins and ends at these words; single "
             "words are not counted.",
@@ -240,14 +241,14 @@ def posterior_captures(grammar: PCFGTables, given: SentenceBatch) -> dict[str, C
             titles={"time": "last word", "source": "first word"},
         ),
         "symbol use": Capture(
-            values=use / use.sum(),
+            values=usage / usage.sum(),
             axes=("state",),
-            caption=f"Share of the trees' nodes that each symbol labels; {_numbers(grammar)}.",
+            caption=f"Share of the trees' nodes that each symbol labels; {_symbol_key(grammar)}.",
             sums_to_one="state",
             titles={"state": "symbol"},
         ),
         "tree entropy": Capture(
-            values=tree_entropy(grammar, given),
+            values=tree_entropy(grammar, sentences),
             axes=("batch",),
             caption="Entropy of the posterior over each sentence's parse trees; 0 is certain.",
             bounds=NON_NEGATIVE,
@@ -265,7 +266,7 @@ def _rule_captures(grammar: PCFGTables) -> dict[str, Capture]:
         "words of the preterminals": Capture(
             values=_words_of_symbols(grammar),
             axes=("token", "state"),
-            caption=f"The most probable words of each preterminal; {_numbers(grammar)}.",
+            caption=f"The most probable words of each preterminal; {_symbol_key(grammar)}.",
             bounds=UNIT_INTERVAL,
             titles={"state": "symbol"},
         ),
@@ -287,61 +288,61 @@ def _children(values: Tensor, child: str, other: str) -> Capture:
 def _words_of_symbols(grammar: PCFGTables) -> Tensor:
     """(V, N + P) P(word | symbol); nan for nonterminals, which have no words."""
     words = grammar.words.detach().exp()
-    none = words.new_full((len(words), len(grammar.rules.binary)), torch.nan)
-    return torch.cat([none, words], dim=1)
+    no_words = words.new_full((len(words), len(grammar.rules.binary)), torch.nan)
+    return torch.cat([no_words, words], dim=1)
 
 
-def _numbers(grammar: PCFGTables) -> str:
+def _symbol_key(grammar: PCFGTables) -> str:
     """Which symbols have which numbers."""
     first = len(grammar.rules.binary)
     last = first + grammar.words.shape[1] - 1
     return f"symbols 0 to {first - 1} are nonterminals, {first} to {last} preterminals"
 
 
-def _by_ends(spans: Tensor) -> Tensor:
+def _spans_by_end(spans: Tensor) -> Tensor:
     """(B, last word, first word) from (B, first word, width less one)."""
     time = spans.shape[1]
-    found = torch.zeros_like(spans)
+    by_ends = torch.zeros_like(spans)
     for width in range(time):
         firsts = torch.arange(time - width, device=spans.device)
-        found[:, firsts + width, firsts] = spans[:, : time - width, width]
-    return found
+        by_ends[:, firsts + width, firsts] = spans[:, : time - width, width]
+    return by_ends
 
 
-def _row(given: SentenceBatch, row: int, count: int) -> SentenceBatch:
+def _row(sentences: SentenceBatch, row: int, count: int) -> SentenceBatch:
     rows = slice(row, row + 1)
     return replace(
-        given,
-        tokens=given.tokens[rows, :count],
-        counts=given.counts[rows],
-        complete=given.complete[rows],
+        sentences,
+        tokens=sentences.tokens[rows, :count],
+        counts=sentences.counts[rows],
+        complete=sentences.complete[rows],
     )
 
 
 class PCFG(System):
     """PCFG with exact `log_prob` by inside and prefix probabilities; samples whole sentences."""
 
-    def __init__(self, rules: NeuralPCFG, vocabulary: Vocabulary, *, longest: int) -> None:
+    def __init__(self, rules: NeuralPCFG, vocabulary: Vocabulary, *, max_length: int) -> None:
         super().__init__()
-        self.vocabulary, self.rules, self.max_length = vocabulary, rules, longest
+        self.vocabulary, self.rules, self.max_length = vocabulary, rules, max_length
 
-    def _read(self, batch: Batch) -> tuple[PCFGTables, SentenceBatch]:
-        given = parsing.extract_sentences(batch, self.vocabulary.end, self.max_length)
-        return self.rules.grammar(), given
+    def _parser_inputs(self, batch: Batch) -> tuple[PCFGTables, SentenceBatch]:
+        sentences = extract_sentences(batch, self.vocabulary.end, self.max_length)
+        return self.rules.grammar(), sentences
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: Generator | None = None
     ) -> tuple[Loss, None]:
         """Minus the log-probability of whole sentences, by the inside algorithm."""
-        total = -parsing.sentence_log_probs(*self._read(batch)).sum()
+        total = -sentence_log_probs(*self._parser_inputs(batch)).sum()
         return Loss(total, total.new_tensor(float(batch.count))), None
 
     def log_prob(
         self, batch: Batch, *, state: State | None = None, generator: Generator | None = None
     ) -> LogProbs:
         """Per token, given the tokens before: ratios of prefix probabilities."""
-        places = max(batch.tokens.shape[1] - 1, 0)
-        by_token = parsing.token_log_probs(*self._read(batch), places)
+        length = max(batch.tokens.shape[1] - 1, 0)
+        by_token = token_log_probs(*self._parser_inputs(batch), length)
         return LogProbs(per_token=by_token, kind="exact")
 
     def sample(
@@ -353,15 +354,16 @@ class PCFG(System):
         generator: Generator | None = None,
     ) -> list[list[int]]:
         """Ids of sentences; one truncated at `max_length` tokens has no end token."""
-        drawn = parsing.sample_sentences(self.rules.grammar(), rows, max_length, generator)
+        samples = sample_sentences(self.rules.grammar(), rows, max_length, generator)
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
         return [
-            [*words, *end] if over and len(words) < max_length else words for words, over in drawn
+            [*words, *end] if ended and len(words) < max_length else words
+            for words, ended in samples
         ]
 
     def best_tree(self, batch: Batch) -> list[ParseTree | None]:
         """Viterbi parse of each sentence, None where it has no words."""
-        return viterbi_trees(*self._read(batch))
+        return viterbi_trees(*self._parser_inputs(batch))
 
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        return posterior_captures(*self._read(batch))
+        return posterior_captures(*self._parser_inputs(batch))

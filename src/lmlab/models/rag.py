@@ -1,4 +1,4 @@
-"""Retrieval-augmented generation (RAG): a retriever and any encoder-decoder, marginalised over z.
+"""Retrieval-augmented generation (RAG): retriever and encoder-decoder, summed over top-k documents.
 
 Lewis et al. 2020, Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks.
 """
@@ -20,18 +20,20 @@ from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.loss import Loss
-from lmlab.core.protocols import LogProbs, RetrievedDocuments, TokenizerProtocol
+from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.decoding import decode, greedy_choice
-from lmlab.models.retrieval_base import DocumentStoreModel
+from lmlab.models.retrieval_base import DocumentStoreModel, scatter_by_document
 from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.objectives.document_marginalisation import DocumentMarginal
 from lmlab.retrieval.bi_encoders import BiEncoder
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.document_concat import concatenate_rows
-from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory, evaluation_mode
+from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory
 from lmlab.retrieval.documents import Document
 
 ANSWER_TOKEN_LIMIT = 50
@@ -54,21 +56,21 @@ class RAG(DocumentStoreModel):
         self,
         *,
         vocabulary: Vocabulary,
-        writer: EncoderDecoderLM,
+        generator: EncoderDecoderLM,
         retriever: BiEncoder,
         memory: DocumentMemory,
         marginal: DocumentMarginal,
         retrieved: int,
     ) -> None:
         super().__init__()
-        assert writer.window is not None, "a writer reads so much and no more"
+        assert generator.window is not None, "the generator has a maximum length"
         self.vocabulary = vocabulary
-        self.generator = writer
+        self.generator = generator
         self.retriever = retriever
         self.memory = memory
         self.marginal = marginal
         self.retrieved = retrieved
-        self.window = writer.window
+        self.window = generator.window
         self.register_buffer("documents_embedded", torch.tensor(False))
 
     @property
@@ -99,7 +101,7 @@ class RAG(DocumentStoreModel):
     # ----- the documents
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
-        """Tokenise the documents, once, with the first tokeniser given."""
+        """Tokenise the documents, once, with the first tokenizer given."""
         if self.tokenizer is None:
             self.tokenizer = tokenizer
             self.memory.setup_tokenizer(tokenizer)
@@ -111,7 +113,7 @@ class RAG(DocumentStoreModel):
 
     def with_document(self, document: Document) -> Self:
         """The same model with one document replaced, matched by name: an edited fact."""
-        self._embed_first()
+        self._ensure_embedded()
         other = self.with_memory(copy(self.memory))
         other.memory._buffers = dict(self.memory._buffers)
         with evaluation_mode(other.retriever):
@@ -135,7 +137,7 @@ class RAG(DocumentStoreModel):
         super().set_document_vectors(vectors, index)
         self.documents_embedded = torch.ones_like(self.documents_embedded)
 
-    def _embed_first(self) -> None:
+    def _ensure_embedded(self) -> None:
         if not self.documents_embedded:
             self.embed_documents()
 
@@ -151,7 +153,7 @@ class RAG(DocumentStoreModel):
 
     def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
         """The most probable documents for questions (B, S); the null document if there are none."""
-        self._embed_first()
+        self._ensure_embedded()
         queries = self.retriever.encode_queries(batch)
         numbers = self.memory.search(queries, self.retrieved if documents is None else documents)
         if numbers.shape[1] == 0:
@@ -164,10 +166,10 @@ class RAG(DocumentStoreModel):
         """The question of each text; empty if there is none."""
         if condition is not None:
             return condition
-        symbols = (self.vocabulary.bos, self.vocabulary.end)
-        empty = [[id for id in symbols if id is not None]]
-        found = Batch.collate(empty * rows, self.vocabulary.pad)
-        return found.to(self.documents_embedded.device)
+        special_tokens = (self.vocabulary.bos, self.vocabulary.end)
+        empty = [[id for id in special_tokens if id is not None]]
+        batch = Batch.collate(empty * rows, self.vocabulary.pad)
+        return batch.to(self.documents_embedded.device)
 
     def sources(self, questions: Batch, numbers: Tensor) -> Batch:
         """(B · K) rows `<s> x </s> z </s>`, the documents (B, K) of a question adjacent."""
@@ -182,9 +184,9 @@ class RAG(DocumentStoreModel):
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         questions = self.questions(batch.condition, len(batch))
-        found = self.retrieve(questions)
-        each = self.log_probs_given_documents(batch, questions, found.numbers)
-        per_token = self.marginal.log_probs(found.log_probs, each)
+        retrieved = self.retrieve(questions)
+        log_probs = self.log_probs_given_documents(batch, questions, retrieved.numbers)
+        per_token = self.marginal.log_probs(retrieved.log_probs, log_probs)
         per_token = per_token.masked_fill(~batch.targets_mask()[:, 1:], 0)
         return LogProbs(per_token=per_token, kind="exact")
 
@@ -199,35 +201,35 @@ class RAG(DocumentStoreModel):
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         """Minus log p(y | x): trains the generator and the question encoder jointly."""
-        lost = -self.log_prob(batch).per_token.sum()
-        return Loss(lost, torch.tensor(float(batch.count), device=lost.device)), None
+        nats = -self.log_prob(batch).per_token.sum()
+        return Loss(nats, torch.tensor(float(batch.count), device=nats.device)), None
 
     def start(self, rows: int, *, condition: Batch | None = None) -> RAGState:
         questions = self.questions(condition, rows)
-        found = self.retrieve(questions)
-        sources = self.sources(questions, found.numbers)
+        retrieved = self.retrieve(questions)
+        sources = self.sources(questions, retrieved.numbers)
         return RAGState(
             inner=self.generator.start(len(sources), condition=sources),
-            log_weights=found.log_probs,
-            retrieved=found,
+            log_weights=retrieved.log_probs,
+            retrieved=retrieved,
             sources=sources,
         )
 
     def peek(self, state: RAGState) -> Categorical:
-        each = self._each(state).log_probs.unflatten(0, state.log_weights.shape)
-        return Categorical(torch.logsumexp(state.log_weights[..., None] + each, dim=1))
+        log_probs = self._next_by_document(state).log_probs.unflatten(0, state.log_weights.shape)
+        return Categorical(torch.logsumexp(state.log_weights[..., None] + log_probs, dim=1))
 
     def advance(self, state: RAGState, tokens: Tensor) -> RAGState:
         repeated = tokens.repeat_interleave(state.log_weights.shape[1])
 
-        def written() -> Tensor:
-            return self._each(state).log_prob(repeated).view_as(state.log_weights)
+        def token_log_probs() -> Tensor:
+            return self._next_by_document(state).log_prob(repeated).view_as(state.log_weights)
 
-        weights = self.marginal.update_weights(state.log_weights, written)
+        weights = self.marginal.update_weights(state.log_weights, token_log_probs)
         inner = self.generator.advance(state.inner, repeated)  # type: ignore[arg-type]
         return replace(state, inner=inner, log_weights=weights)
 
-    def _each(self, state: RAGState) -> Categorical:
+    def _next_by_document(self, state: RAGState) -> Categorical:
         """(B · K, V) the next token given each document."""
         return self.generator.peek(state.inner)  # type: ignore[arg-type]
 
@@ -236,8 +238,8 @@ class RAG(DocumentStoreModel):
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
         """Greedy answers; `sampling/question_answering.py` has other strategies."""
-        pieces, symbols = self.require_tokenizer(), self.questions(None, 1).tokens[0].tolist()
-        rows = [[*symbols[:1], *pieces.encode(each), *symbols[1:]] for each in questions]
+        tokenizer, ends = self.require_tokenizer(), self.questions(None, 1).tokens[0].tolist()
+        rows = [[*ends[:1], *tokenizer.encode(question), *ends[1:]] for question in questions]
         for row in rows:
             self.check_condition_length(len(row))
         batch = Batch.collate(rows, self.vocabulary.pad).to(self.documents_embedded.device)
@@ -245,19 +247,15 @@ class RAG(DocumentStoreModel):
             state = self.start(len(batch), condition=batch)
             generated = decode(self, state, greedy_choice, [ANSWER_TOKEN_LIMIT] * len(batch))
         return [
-            [Answer(text=pieces.decode(list(each.tokens)), log_prob=each.log_prob, evidence=found)]
-            for each, found in zip(generated, self.evidence(state.retrieved), strict=True)
+            [Answer(text=tokenizer.decode(text.tokens), log_prob=text.log_prob, evidence=evidence)]
+            for text, evidence in zip(generated, self.evidence(state.retrieved), strict=True)
         ]
 
     def evidence(self, retrieved: RetrievedDocuments) -> list[tuple[Evidence, ...]]:
         """The documents retrieved for each question with p(z | x), the most probable first."""
         return [
             tuple(
-                Evidence(
-                    name=self.documents[number].name,
-                    text=self.documents[number].text,
-                    probability=probability,
-                )
+                self._evidence(number, probability)
                 for number, probability in zip(numbers, row, strict=True)
                 if number != NO_DOCUMENT
             )
@@ -273,12 +271,12 @@ class RAG(DocumentStoreModel):
         The generator's internals are those given the most probable document.
         """
         questions = self.questions(batch.condition, len(batch))
-        found = self.retrieve(questions)
-        each = self.log_probs_given_documents(batch, questions, found.numbers)
-        posterior = self.marginal.posteriors(found.log_probs, each).exp()
-        shares, names = self._by_document(found.numbers, found.log_probs.exp()[..., None])
-        explained, _ = self._by_document(found.numbers, posterior)
-        likeliest = self.sources(questions, found.numbers[:, :1])
+        retrieved = self.retrieve(questions)
+        log_probs = self.log_probs_given_documents(batch, questions, retrieved.numbers)
+        posterior = self.marginal.posteriors(retrieved.log_probs, log_probs).exp()
+        shares, names = self._by_document(retrieved.numbers, retrieved.log_probs.exp()[..., None])
+        posteriors, _ = self._by_document(retrieved.numbers, posterior)
+        best_sources = self.sources(questions, retrieved.numbers[:, :1])
         return {
             "retrieved documents": Capture(
                 values=shares.squeeze(-1),
@@ -289,7 +287,7 @@ class RAG(DocumentStoreModel):
                 sums_to_one="choice",
             ),
             "posterior over documents": Capture(
-                values=explained.transpose(1, 2),
+                values=posteriors.transpose(1, 2),
                 axes=("batch", "time", "choice"),
                 caption=(
                     "P(document | question, answer up to and including each token), among the "
@@ -299,18 +297,14 @@ class RAG(DocumentStoreModel):
                 titles={"choice": "document"},
                 bounds=UNIT_INTERVAL,
             ),
-            **self.generator.capture_internals(replace(batch, condition=likeliest)),
+            **self.generator.capture_internals(replace(batch, condition=best_sources)),
         }
 
     def _by_document(self, numbers: Tensor, values: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         """(B, D, T) values (B, K, T) scattered to the D documents of all rows, and their names."""
-        every = list(dict.fromkeys(numbers.T.flatten().tolist()))
-        place = {number: column for column, number in enumerate(every)}
-        columns = torch.tensor([[place[n] for n in row] for row in numbers.tolist()])
-        columns = columns.to(values.device)[..., None].expand_as(values)
-        spread = values.new_zeros(len(values), len(every), values.shape[2])
-        names = ("nothing" if n == NO_DOCUMENT else self.documents[n].name for n in every)
-        return spread.scatter(1, columns, values), tuple(names)
+        documents = list(dict.fromkeys(numbers.T.flatten().tolist()))
+        names = ("nothing" if n == NO_DOCUMENT else self.documents[n].name for n in documents)
+        return scatter_by_document(numbers, values, documents), tuple(names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,12 +322,12 @@ class RAGState:
 
     def select(self, rows: Tensor) -> RAGState:
         count = self.log_weights.shape[1]
-        each = (rows[:, None] * count + torch.arange(count, device=rows.device)).flatten()
+        inner_rows = (rows[:, None] * count + torch.arange(count, device=rows.device)).flatten()
         return RAGState(
-            inner=self.inner.select(each),
+            inner=self.inner.select(inner_rows),
             log_weights=self.log_weights[rows],
             retrieved=self.retrieved.select(rows),
-            sources=self.sources.select(each),
+            sources=self.sources.select(inner_rows),
         )
 
     def detach(self) -> RAGState:

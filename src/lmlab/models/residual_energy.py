@@ -1,4 +1,4 @@
-"""Residual energy-based models: p(x) ∝ p_LM(x) exp(-E(x)) over a frozen language model."""
+"""Residual energy-based model p(x) ∝ p_LM(x) exp(-E(x)), frozen LM; sampled estimate of log Z."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
 from lmlab.models.energy import EnergyModelBase
-from lmlab.objectives.residual_nce import FrozenBaseLM, ResidualObjective
+from lmlab.objectives.residual_nce import FrozenBaseLM, ResidualNCE
 
 MAX_TOKENS_AT_ONCE = 16384
 """Maximum number of tokens per batch when energies of samples are computed."""
@@ -44,26 +44,26 @@ class PartitionEstimate:
     def of(cls, energies: Tensor) -> PartitionEstimate:
         """From the energies (n,) of n ≥ 2 samples; cost n."""
         count, scores = len(energies), -energies.double()
-        whole = torch.logsumexp(scores, 0)
-        low = (whole - math.log(count)).item()
-        shares = (scores - whole).exp()
-        without = (whole + torch.log1p(-shares) - math.log(count - 1)).mean().item()
-        error = (shares * count).std().item() / math.sqrt(count)
-        high = (2 * count - 1) * low - 2 * (count - 1) * without
+        total = torch.logsumexp(scores, 0)
+        low = (total - math.log(count)).item()
+        weights = (scores - total).exp()
+        leave_one_out = (total + torch.log1p(-weights) - math.log(count - 1)).mean().item()
+        error = (weights * count).std().item() / math.sqrt(count)
+        high = (2 * count - 1) * low - 2 * (count - 1) * leave_one_out
         return cls(low=low, high=high, error=error, draws=count)
 
 
 class ResidualEnergyModel(EnergyModelBase):
-    """Residual EBM: p(x) = p_LM(x) exp(-E(x)) / Z (Deng et al. 2020), at most `longest` tokens.
+    """Residual EBM: p(x) = p_LM(x) exp(-E(x)) / Z (Deng et al. 2020), at most `max_length` tokens.
 
     LogProb (estimate), Energy (-log p_LM + E, comparable across lengths), Sample. Z is estimated
     from `draws` samples of the base; a sample is resampled from `candidates` samples of the base.
     """
 
-    objective: ResidualObjective
+    objective: ResidualNCE
 
-    def __init__(self, *, draws: int, candidates: int, **words: Any) -> None:
-        super().__init__(**words)
+    def __init__(self, *, draws: int, candidates: int, **options: Any) -> None:
+        super().__init__(**options)
         self.partition_samples = draws
         self.candidates = candidates
         self._partition: tuple[Any, PartitionEstimate] | None = None
@@ -79,12 +79,12 @@ class ResidualEnergyModel(EnergyModelBase):
         return self.objective.base
 
     def check_length(self, tokens: int) -> None:
-        """Also a UserError beyond `longest`: the distribution is over texts up to that length."""
+        """Also a UserError beyond the base's maximum length: longer texts have no probability."""
         super().check_length(tokens)
-        longest = int(self.base.max_length)
-        if tokens - 1 > longest:
+        max_length = int(self.base.max_length)
+        if tokens - 1 > max_length:
             raise UserError(
-                f"a text may have at most {longest} tokens after <s>, the longest in training, "
+                f"a text may have at most {max_length} tokens after <s>, the longest in training, "
                 f"got {tokens - 1}; give a shorter text, or train on longer ones."
             )
 
@@ -110,14 +110,14 @@ class ResidualEnergyModel(EnergyModelBase):
         not on the batch: it is estimated once, from a fixed seed, and cached until they change; so
         its error is the same for all texts.
         """
-        residual, found = self.residual(batch), self.base.system.log_prob(batch)
-        own = -residual if found.per_sequence is None else found.per_sequence - residual
+        residual, base = self.residual(batch), self.base.system.log_prob(batch)
+        sequence_terms = -residual if base.per_sequence is None else base.per_sequence - residual
         partition = self.partition()
         margin = INTERVAL_STANDARD_ERRORS * partition.error
-        totals = found.per_token.sum(1) + own
+        totals = base.per_token.sum(1) + sequence_terms
         return LogProbs(
-            per_token=found.per_token,
-            per_sequence=own - partition.high,
+            per_token=base.per_token,
+            per_sequence=sequence_terms - partition.high,
             low=totals - (partition.high + margin),
             high=totals - (partition.low - margin),
             kind="estimate",
@@ -125,8 +125,8 @@ class ResidualEnergyModel(EnergyModelBase):
 
     def partition(self) -> PartitionEstimate:
         """The estimate of log Z for the current weights and sample size, from a fixed seed."""
-        numbers = (*self.parameters(), *self.buffers())
-        weights = (n for each in numbers for n in (id(each), each.data_ptr(), each._version))
+        tensors = (*self.parameters(), *self.buffers())
+        weights = (n for t in tensors for n in (id(t), t.data_ptr(), t._version))
         key = (self.partition_samples, *weights)
         if self._partition is None or self._partition[0] != key:
             self._partition = (key, self.estimate_partition(self.partition_samples))
@@ -158,12 +158,12 @@ class ResidualEnergyModel(EnergyModelBase):
         """
         chosen: list[list[int]] = []
         while len(chosen) < rows:
-            some = min(rows - len(chosen), max(1, MAX_TEXTS_AT_ONCE // self.candidates))
-            drawn = self.base.sample_texts(some * self.candidates, generator=generator)
-            weights = torch.softmax(-self._residuals(drawn).view(some, -1), -1).cpu()
-            home = weights if generator is None else weights.to(generator.device)
-            which = torch.multinomial(home, 1, generator=generator)[:, 0].tolist()
-            chosen += [drawn[row * self.candidates + index] for row, index in enumerate(which)]
+            count = min(rows - len(chosen), max(1, MAX_TEXTS_AT_ONCE // self.candidates))
+            samples = self.base.sample_texts(count * self.candidates, generator=generator)
+            weights = torch.softmax(-self._residuals(samples).view(count, -1), -1).cpu()
+            probs = weights if generator is None else weights.to(generator.device)
+            picks = torch.multinomial(probs, 1, generator=generator)[:, 0].tolist()
+            chosen += [samples[row * self.candidates + index] for row, index in enumerate(picks)]
         return [ids[:max_length] for ids in chosen]
 
     def _residuals(self, texts: list[list[int]]) -> Tensor:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from lmlab.core.answers import Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import RetrievedDocuments, TokenizerProtocol
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.core.system import System
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory
@@ -24,7 +26,7 @@ class DocumentStoreModel(System):
     """A model that retrieves from a document store."""
 
     tokenizer: TokenizerProtocol | None = None
-    """The tokeniser, once it was set."""
+    """The tokenizer, once it was set."""
 
     @property
     def document_memory(self) -> DocumentMemory:
@@ -47,10 +49,16 @@ class DocumentStoreModel(System):
         return self.document_memory.recall
 
     def require_tokenizer(self) -> TokenizerProtocol:
-        """The tokeniser, or an error if it is not set."""
+        """The tokenizer, or an error if it is not set."""
         if self.tokenizer is None:
-            raise UserError("this system has no tokeniser yet; load it from a run.")
+            raise UserError("this system has no tokenizer yet; load it from a run.")
         return self.tokenizer
+
+    def _evidence(self, number: int, probability: float) -> Evidence:
+        if number == NO_DOCUMENT:
+            return Evidence(name="", text="no document", probability=probability)
+        document = self.documents[number]
+        return Evidence(name=document.name, text=document.text, probability=probability)
 
     def with_documents(
         self,
@@ -109,7 +117,7 @@ class RetrieverModel(DocumentStoreModel):
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """Tokenise the documents; the index is empty until training begins.
 
-        Done once, with the first tokeniser given: a loaded index is retained.
+        Done once, with the first tokenizer given: a loaded index is retained.
         """
         if self.tokenizer is None:
             self.tokenizer = tokenizer
@@ -136,22 +144,16 @@ class RetrieverModel(DocumentStoreModel):
         return [
             tuple(
                 self._evidence(number, probability)
-                for number, probability in zip(numbers, shares, strict=True)
+                for number, probability in zip(numbers, probabilities, strict=True)
                 if probability > 0
             )
-            for numbers, shares in rows
+            for numbers, probabilities in rows
         ]
-
-    def _evidence(self, number: int, probability: float) -> Evidence:
-        if number == NO_DOCUMENT:
-            return Evidence(name="", text="no document", probability=probability)
-        document = self.documents[number]
-        return Evidence(name=document.name, text=document.text, probability=probability)
 
     def with_memory(self, memory: DocumentMemory) -> Self:
         """It has weights of its own."""
-        pieces, before = self.require_tokenizer(), self.document_memory
-        return deepcopy(self, {id(pieces): pieces, id(before): memory})
+        tokenizer, old_memory = self.require_tokenizer(), self.document_memory
+        return deepcopy(self, {id(tokenizer): tokenizer, id(old_memory): memory})
 
     def embed_documents(self) -> None:
         self.retriever.embed()
@@ -161,10 +163,20 @@ class RetrieverModel(DocumentStoreModel):
 
         Nothing is trained; only this document is embedded again.
         """
-        pieces = self.require_tokenizer()
-        other = deepcopy(self, {id(pieces): pieces, id(self.documents): self.documents})
+        tokenizer = self.require_tokenizer()
+        other = deepcopy(self, {id(tokenizer): tokenizer, id(self.documents): self.documents})
         was_training = other.training
         other.eval()
-        other.retriever.memory.replace(document, pieces, other.encode)
+        other.retriever.memory.replace(document, tokenizer, other.encode)
         other.train(was_training)
         return other
+
+
+def scatter_by_document(numbers: Tensor, values: Tensor, documents: Sequence[int]) -> Tensor:
+    """(B, D, T) values (B, K, T) of the documents `numbers` (B, K), in the column of each."""
+    column_of = {number: column for column, number in enumerate(documents)}
+    columns = torch.tensor([[column_of[n] for n in row] for row in numbers.tolist()])
+    columns = columns.to(values.device)[..., None].expand_as(values)
+    return values.new_zeros(len(values), len(documents), values.shape[2]).scatter(
+        1, columns, values
+    )

@@ -1,10 +1,11 @@
-"""Sentinel encoder-decoder (T5): generates the spans that sentinels mask, or a whole text.
+"""Sentinel encoder-decoder (T5): whole texts, and infilling of spans masked by sentinels.
 
 The decoder for infilling blanks of unknown length (`Infill`) is here too.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,9 @@ from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
-from lmlab.models.causal_lm import DecodingState
+from lmlab.models.causal_lm import DecodingState, FieldwiseState, split_answers
 from lmlab.models.seq2seq import EncoderDecoderLM
-from lmlab.objectives.objective_interfaces import SentinelObjective
+from lmlab.objectives.text_to_text import TextToTextObjective
 
 
 class SentinelSeq2Seq(EncoderDecoderLM):
@@ -28,7 +29,7 @@ class SentinelSeq2Seq(EncoderDecoderLM):
     span as well.
     """
 
-    objective: SentinelObjective
+    objective: TextToTextObjective
     validation_metric = "loss"
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
@@ -52,8 +53,8 @@ class SentinelSeq2Seq(EncoderDecoderLM):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the mean of the encoder's hidden states over a text, without position 0."""
-        values, real = self.encode_tokens(batch), batch.targets_mask()[..., None]
-        return (values * real).sum(1) / real.sum(1).clamp(min=1)
+        values, mask = self.encode_tokens(batch), batch.targets_mask()[..., None]
+        return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
 
     def encode_tokens(self, batch: Batch) -> Tensor:
         """(B, T, W) the encoder's hidden states; zeros at position 0, which is not an input."""
@@ -66,7 +67,7 @@ class SentinelSeq2Seq(EncoderDecoderLM):
 
 
 @dataclass(frozen=True, eq=False)
-class SentinelInfillState:
+class SentinelInfillState(FieldwiseState):
     """The decoder's state, and the blank that it is filling."""
 
     decoder_state: DecodingState
@@ -74,14 +75,6 @@ class SentinelInfillState:
     """(rows,) index of the current blank, from 0."""
     blanks: Tensor
     """(rows,) number of blanks."""
-
-    def select(self, rows: Tensor) -> SentinelInfillState:
-        return SentinelInfillState(
-            self.decoder_state.select(rows), self.blank[rows], self.blanks[rows]
-        )
-
-    def detach(self) -> SentinelInfillState:
-        return SentinelInfillState(self.decoder_state.detach(), self.blank, self.blanks)
 
 
 class SentinelInfillDecoder(nn.Module):
@@ -105,46 +98,38 @@ class SentinelInfillDecoder(nn.Module):
         self.answer_tokens[[*system.vocabulary.unpredictable, *closing]] = False
         self.view = objective.infill_source_view(batch)
         self.blanks = objective.count_blanks(batch)
-        most = len(self.sentinels.ids)
-        if int(self.blanks.max()) > most:
+        max_blanks = len(self.sentinels.ids)
+        if int(self.blanks.max()) > max_blanks:
             raise UserError(
-                f"a text may have at most {most} blanks, got {int(self.blanks.max())}; use "
+                f"a text may have at most {max_blanks} blanks, got {int(self.blanks.max())}; use "
                 "fewer, or train with a larger --set sentinels=…"
             )
 
     def start(self, rows: int, *, condition: Batch | None = None) -> SentinelInfillState:
         assert rows == len(self.view.inputs), "as many rows as there are texts with blanks"
-        opened = self.system.start_decoder(self.view, self.system.objective.infill_prefix())
-        return SentinelInfillState(opened, torch.zeros_like(self.blanks), self.blanks)
+        decoder_state = self.system.start_decoder(self.view, self.system.objective.infill_prefix())
+        return SentinelInfillState(decoder_state, torch.zeros_like(self.blanks), self.blanks)
 
     def peek(self, state: SentinelInfillState) -> Categorical:
         log_probs = self.system.emission.log_probs(state.decoder_state.values)
-        names = torch.tensor(self.sentinels.ids, device=log_probs.device)
-        after = (state.blank + 1).clamp(max=len(names) - 1)
+        sentinels = torch.tensor(self.sentinels.ids, device=log_probs.device)
+        next_blank = (state.blank + 1).clamp(max=len(sentinels) - 1)
         last = state.blank + 1 >= state.blanks
-        closing = torch.where(last, self.sentinels.end, names[after])
+        closing = torch.where(last, self.sentinels.end, sentinels[next_blank])
         return Categorical(self.sentinels.merge_span_ends(closing, log_probs))
 
     def advance(self, state: SentinelInfillState, tokens: Tensor) -> SentinelInfillState:
-        names = torch.tensor(self.sentinels.ids, device=tokens.device)
-        moved = state.blank + torch.isin(tokens, names)
+        sentinels = torch.tensor(self.sentinels.ids, device=tokens.device)
+        blank = state.blank + torch.isin(tokens, sentinels)
         return SentinelInfillState(
-            self.system.advance(state.decoder_state, tokens), moved, state.blanks
+            self.system.advance(state.decoder_state, tokens), blank, state.blanks
         )
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """The answer to each blank of a text, parsed from the output."""
-        found: list[list[int]] = [[]]
-        for token in tokens:
-            if token == self.sentinels.end:
-                break
-            if token in self.sentinels.ids:
-                found.append([])
-            else:
-                found[-1].append(token)
+        before_end = itertools.takewhile(lambda token: token != self.sentinels.end, tokens)
         count = int(self.blanks[row])
-        found += [[] for _ in range(count - len(found))]
-        return [tuple(answer) for answer in found[:count]]
+        return split_answers(before_end, self.sentinels.ids, count)[:count]
 
     def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
         """The inverse: the output for these answers, without its end."""

@@ -1,4 +1,7 @@
-"""Encoder-decoder language models (seq2seq): p(text | source), decoded from left to right."""
+"""Encoder-decoder language models (seq2seq), pointer-generators and image-to-text models.
+
+p(text | source), decoded from left to right; the source of an image-to-text model is an image.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.models.causal_lm import CausalLM, DecodingState
-from lmlab.objectives.objective_interfaces import ImageTextObjective, Seq2SeqObjective
+from lmlab.objectives.conditional_lm import ImageConditionalLM
+from lmlab.objectives.objective_interfaces import Seq2SeqObjective
 
 
 class EncoderDecoderLM(CausalLM):
@@ -42,8 +46,8 @@ class EncoderDecoderLM(CausalLM):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the mean of the encoder's hidden states over a text."""
-        values, real = self.encode_tokens(batch), batch.mask()
-        return (values * real[..., None]).sum(1) / batch.lengths[:, None]
+        values, mask = self.encode_tokens(batch), batch.mask()
+        return (values * mask[..., None]).sum(1) / batch.lengths[:, None]
 
     def encode_tokens(self, batch: Batch) -> Tensor:
         """(B, T, W) the encoder's hidden states of a text."""
@@ -57,8 +61,9 @@ class ImageToTextLM(EncoderDecoderLM):
     It predicts the first word from all patches.
     """
 
+    input_kind = "images"
     backbone: ImageTextBackbone
-    objective: ImageTextObjective
+    objective: ImageConditionalLM
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         self.objective.setup_tokenizer(tokenizer)
@@ -91,12 +96,12 @@ class PointerGenerator(EncoderDecoderLM):
 
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         assert isinstance(hidden, CopyHiddenStates)
-        places = prediction_mask(view)
+        target_mask = prediction_mask(view)
         assert view.prediction_view.targets is not None
-        targets = view.prediction_view.targets[places]
-        made = self.emission.log_prob(hidden.values[places], targets)
-        log_probs = hidden.copy_distribution.log_prob(made, places, targets)
-        return Predictions(log_probs=log_probs, target_mask=places, state=hidden.state)
+        targets = view.prediction_view.targets[target_mask]
+        generated = self.emission.log_prob(hidden.values[target_mask], targets)
+        log_probs = hidden.copy_distribution.log_prob(generated, target_mask, targets)
+        return Predictions(log_probs=log_probs, target_mask=target_mask, state=hidden.state)
 
     def peek(self, state: DecodingState) -> Categorical:
         memory: CopyState = state.memory  # type: ignore[assignment]

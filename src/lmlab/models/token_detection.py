@@ -1,4 +1,4 @@
-"""Replaced-token detection (ELECTRA): a discriminator and a small generator of replacements."""
+"""ELECTRA (replaced-token detection): a discriminator and a small generator of replacements."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lmlab.core.special_tokens import segment_ids
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.models.masked_lm import MaskedLM
-from lmlab.objectives.objective_interfaces import ReplacedTokenDetectionObjective
+from lmlab.objectives.replaced_token_detection import ELECTRAObjective
 
 
 class ReplacedTokenDetector(Assembly):
     """ELECTRA: a discriminator with two outcomes, 0 original and 1 replaced, and its generator."""
 
-    objective: ReplacedTokenDetectionObjective
+    objective: ELECTRAObjective
     missing_network: Literal["detector", "generator"] | None = None
     """The network that a checkpoint lacks, if it has only the other."""
     # The discriminator's loss rises as the generator improves, so it cannot select an epoch.
@@ -33,8 +33,8 @@ class ReplacedTokenDetector(Assembly):
         """(B, T) log-odds that the token at each position was replaced; -inf at padding."""
         self._check_discriminator()
         hidden = self.hidden(self.objective.clean_view(batch))
-        written, replaced = self.emission.log_probs(hidden.values).unbind(-1)
-        return (replaced - written).masked_fill(~batch.mask(), float("-inf"))
+        original, replaced = self.emission.log_probs(hidden.values).unbind(-1)
+        return (replaced - original).masked_fill(~batch.mask(), float("-inf"))
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the discriminator's hidden state at the first position."""
@@ -44,9 +44,9 @@ class ReplacedTokenDetector(Assembly):
         """(B, T, W) the discriminator's hidden states; tokens after an end are the next segment."""
         self._check_discriminator()
         view = self.objective.clean_view(batch)
-        numbers = segment_ids(batch.tokens, self.vocabulary)
-        if numbers is not None:
-            view = replace(view, segments=numbers)
+        segments = segment_ids(batch.tokens, self.vocabulary)
+        if segments is not None:
+            view = replace(view, segments=segments)
         return self.hidden(view).values
 
     def fill(
@@ -54,9 +54,9 @@ class ReplacedTokenDetector(Assembly):
     ) -> Categorical:
         """(N, V) the generator's distribution at each masked position, in reading order."""
         self._check_generator()
-        generating = self.objective.generator
-        assert isinstance(generating, MaskedLM)
-        return generating.fill(batch, masked, generator=generator)
+        generator_model = self.objective.generator
+        assert isinstance(generator_model, MaskedLM)
+        return generator_model.fill(batch, masked, generator=generator)
 
     def log_prob(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None

@@ -1,4 +1,4 @@
-"""Two-stream language models (XLNet): a query stream predicts a position, in any order."""
+"""Permutation LM with two-stream attention (XLNet): filling, encoding, left-to-right generation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.special_tokens import segment_ids
 from lmlab.core.state import State
 from lmlab.models.causal_lm import AutoregressiveLM, DecodingState
-from lmlab.objectives.objective_interfaces import TwoStreamObjective
+from lmlab.objectives.permutation_lm import PermutationLM
 
 
 class TwoStreamLM(AutoregressiveLM):
@@ -24,19 +24,19 @@ class TwoStreamLM(AutoregressiveLM):
     """
 
     backbone: TwoStreamBackbone
-    objective: TwoStreamObjective
+    objective: PermutationLM
     validation_metric = "loss"
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         device = next(self.parameters()).device
         tokens = torch.full((rows,), self.vocabulary.bos, device=device)
         segments = self.objective.segments(tokens[:, None])[:, 0]
-        return self._asked(self.backbone.initial_state(rows), tokens, segments)
+        return self._step_and_query(self.backbone.initial_state(rows), tokens, segments)
 
     def advance(self, state: DecodingState, tokens: Tensor) -> DecodingState:
-        return self._asked(state.memory, tokens, torch.zeros_like(tokens))
+        return self._step_and_query(state.memory, tokens, torch.zeros_like(tokens))
 
-    def _asked(self, memory: State, tokens: Tensor, segments: Tensor) -> DecodingState:
+    def _step_and_query(self, memory: State, tokens: Tensor, segments: Tensor) -> DecodingState:
         after = self.backbone.step(memory, tokens, segments)
         return DecodingState(after, self.backbone.query_next(after, torch.zeros_like(tokens)), None)
 
@@ -49,8 +49,8 @@ class TwoStreamLM(AutoregressiveLM):
 
     def encode(self, batch: Batch) -> Tensor:
         """(B, W) the mean of the content stream over a text, with full attention."""
-        real = batch.mask()[..., None]
-        return (self.encode_tokens(batch) * real).sum(1) / real.sum(1).clamp(min=1)
+        mask = batch.mask()[..., None]
+        return (self.encode_tokens(batch) * mask).sum(1) / mask.sum(1).clamp(min=1)
 
     def encode_tokens(self, batch: Batch) -> Tensor:
         """(B, T, W) the content stream, with full attention.
@@ -58,7 +58,7 @@ class TwoStreamLM(AutoregressiveLM):
         Tokens after an end token belong to the next segment.
         """
         view = self.objective.content_view(batch)
-        numbers = segment_ids(batch.tokens, self.vocabulary)
-        if numbers is not None and view.segments is not None:
-            view = replace(view, segments=view.segments.masked_fill(numbers == 1, 1))
+        segments = segment_ids(batch.tokens, self.vocabulary)
+        if segments is not None and view.segments is not None:
+            view = replace(view, segments=view.segments.masked_fill(segments == 1, 1))
         return self.hidden(view).values

@@ -1,4 +1,4 @@
-"""UniLM: bidirectional infilling, and left-to-right generation at a moving mask token."""
+"""UniLM: masked LM that fills bidirectionally, and generates left to right at a moving <mask>."""
 
 from __future__ import annotations
 
@@ -14,24 +14,19 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
+from lmlab.models.causal_lm import FieldwiseState
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.objectives.unified_lm import UniLMObjective, generation_segments
 
 
 @dataclass(frozen=True, eq=False)
-class UniLMState:
+class UniLMState(FieldwiseState):
     """The tokens generated so far, without the mask at which the next is predicted."""
 
     memory: State
     position: Tensor
     """(B,) the position of the next token."""
     segment: int
-
-    def select(self, rows: Tensor) -> UniLMState:
-        return UniLMState(self.memory.select(rows), self.position[rows], self.segment)
-
-    def detach(self) -> UniLMState:
-        return UniLMState(self.memory.detach(), self.position, self.segment)
 
 
 class UniLM(MaskedLM):
@@ -51,8 +46,8 @@ class UniLM(MaskedLM):
 
     def max_generation_length(self, condition: int) -> int | None:
         """The condition comes first, and each generated token needs a position after it."""
-        longest = self.objective.longest
-        return None if longest is None else longest - condition
+        max_length = self.objective.longest
+        return None if max_length is None else max_length - condition
 
     def start(self, rows: int, *, condition: Batch | None = None) -> UniLMState:
         """The state of `rows` texts before their first token, each given its condition."""
@@ -75,15 +70,15 @@ class UniLM(MaskedLM):
         """The distribution of the next token, (rows, V)."""
         assert self.vocabulary.mask is not None
         masks = torch.full_like(state.position, self.vocabulary.mask)
-        return Categorical(self.emission.log_probs(self._after(state, masks).values[:, -1]))
+        return Categorical(self.emission.log_probs(self._append(state, masks).values[:, -1]))
 
     def advance(self, state: UniLMState, tokens: Tensor) -> UniLMState:
         """The state after one more token in each row, (rows,)."""
-        memory = self._after(state, tokens).state
+        memory = self._append(state, tokens).state
         assert memory is not None
         return UniLMState(memory, state.position + 1, state.segment)
 
-    def _after(self, state: UniLMState, tokens: Tensor) -> HiddenStates:
+    def _append(self, state: UniLMState, tokens: Tensor) -> HiddenStates:
         """Hidden states of one more position that holds the given tokens."""
         self.objective.check_length(int(state.position.max()) + 1)
         view = View(

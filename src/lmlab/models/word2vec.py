@@ -1,4 +1,4 @@
-"""Word2vec: word vectors trained by negative sampling (Mikolov et al. 2013)."""
+"""Word2vec (Mikolov et al. 2013): word vectors, and p(word | context) for scores and filling."""
 
 from __future__ import annotations
 

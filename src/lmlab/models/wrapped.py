@@ -1,4 +1,4 @@
-"""Wrapper for external torch modules: token ids in, logits out, nothing else assumed."""
+"""Wraps external torch modules (ids in, logits out) as causal or masked language models."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class ModuleBackbone(Backbone):
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
 
-    def __init__(self, module: nn.Module, *, count: int, filler: int) -> None:
+    def __init__(self, module: nn.Module, *, count: int, padding_id: int) -> None:
         super().__init__()
         self.module = module
         self.width = count
-        """Ids of the tokeniser; further logits are dropped."""
-        self.padding_id = filler
+        """Ids of the tokenizer; further logits are dropped."""
+        self.padding_id = padding_id
         """The id used as padding."""
         self.supports_padding = True
-        taken = _parameters(module)
-        self.takes_attention_mask = "attention_mask" in taken
-        self._words = {"use_cache": False} if "use_cache" in taken else {}
+        parameters = _forward_parameters(module)
+        self.takes_attention_mask = "attention_mask" in parameters
+        self._call_options = {"use_cache": False} if "use_cache" in parameters else {}
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         return HiddenStates(values=self.scores(view.inputs, view.lengths))
@@ -69,29 +69,29 @@ class ModuleBackbone(Backbone):
         if self.supports_padding or bool((lengths == tokens.shape[1]).all()):
             return self.read(tokens, lengths)
         rows, time = tokens.shape
-        found: Tensor | None = None
+        scores: Tensor | None = None
         for length in sorted(set(lengths.tolist())):
-            here = (lengths == length).nonzero().squeeze(1)
-            part = self.read(tokens[here, :length], lengths[here])
-            if found is None:
-                found = part.new_zeros(rows, time, self.width)
-            found = found.index_copy(0, here, F.pad(part, (0, 0, 0, time - length)))
-        assert found is not None, "a batch has rows"
-        return found
+            index = (lengths == length).nonzero().squeeze(1)
+            part = self.read(tokens[index, :length], lengths[index])
+            if scores is None:
+                scores = part.new_zeros(rows, time, self.width)
+            scores = scores.index_copy(0, index, F.pad(part, (0, 0, 0, time - length)))
+        assert scores is not None, "a batch has rows"
+        return scores
 
     def read(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """(B, T, D) of one call of the module."""
-        answer = self.call(tokens, lengths)
-        return extract_logits(answer, tuple(tokens.shape))[..., : self.width]
+        output = self.call(tokens, lengths)
+        return extract_logits(output, tuple(tokens.shape))[..., : self.width]
 
     def call(self, tokens: Tensor, lengths: Tensor) -> Any:
         """The module's output for ids (B, T)."""
-        inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-        words: dict[str, Any] = dict(self._words)
+        mask = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+        options: dict[str, Any] = dict(self._call_options)
         if self.takes_attention_mask:
-            words["attention_mask"] = inside.long()
+            options["attention_mask"] = mask.long()
         try:
-            return self.module(tokens.masked_fill(~inside, self.padding_id), **words)
+            return self.module(tokens.masked_fill(~mask, self.padding_id), **options)
         except UserError:
             raise
         except Exception as error:  # external code may raise anything
@@ -102,7 +102,7 @@ class ModuleBackbone(Backbone):
             ) from error
 
 
-def _parameters(module: nn.Module) -> set[str]:
+def _forward_parameters(module: nn.Module) -> set[str]:
     """Names of forward's parameters."""
     try:
         return set(inspect.signature(module.forward).parameters)
@@ -110,23 +110,23 @@ def _parameters(module: nn.Module) -> set[str]:
         return set()
 
 
-def extract_logits(answer: Any, shape: tuple[int, ...]) -> Tensor:
+def extract_logits(output: Any, shape: tuple[int, ...]) -> Tensor:
     """The logits in a module's output for ids of a shape: a tensor, `.logits`, or the first."""
-    found = getattr(answer, "logits", answer)
-    if isinstance(found, (tuple, list)) and found:
-        found = found[0]
-    if not isinstance(found, Tensor):
+    logits = getattr(output, "logits", output)
+    if isinstance(logits, (tuple, list)) and logits:
+        logits = logits[0]
+    if not isinstance(logits, Tensor):
         raise UserError(
             "the module must return scores as a tensor or as .logits of its output, got "
-            f"{type(answer).__name__}."
+            f"{type(output).__name__}."
         )
-    if found.ndim != 3 or tuple(found.shape[:2]) != shape:
+    if logits.ndim != 3 or tuple(logits.shape[:2]) != shape:
         rows, time = shape
         raise UserError(
             f"for ids of shape {shape} the module must return scores of shape ({rows}, {time}, "
-            f"vocabulary), one row per position, got {tuple(found.shape)}."
+            f"vocabulary), one row per position, got {tuple(logits.shape)}."
         )
-    return found
+    return logits
 
 
 class LogitsEmission(Emission):
@@ -155,11 +155,11 @@ class WrappedModel(Assembly):
     emission: LogitsEmission
 
     def __init__(
-        self, reading: ModuleBackbone, vocabulary: Vocabulary, objective: Objective
+        self, backbone: ModuleBackbone, vocabulary: Vocabulary, objective: Objective
     ) -> None:
         super().__init__(
             vocabulary=vocabulary,
-            backbone=reading,
+            backbone=backbone,
             emission=LogitsEmission(vocabulary),
             objective=objective,
         )
@@ -170,31 +170,28 @@ class WrappedModel(Assembly):
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets, a bounded number of rows at a time."""
-        places = prediction_mask(view)
+        target_mask = prediction_mask(view)
         assert view.targets is not None
-        found = [
-            self.emission.log_prob(values, view.targets[rows][places[rows]])
-            for rows, values in self._logits_by_chunk(view, places)
+        log_probs = [
+            self.emission.log_prob(values, view.targets[rows][target_mask[rows]])
+            for rows, values in self._logits_by_chunk(view, target_mask)
         ]
-        return Predictions(log_probs=torch.cat(found), target_mask=places)
+        return Predictions(log_probs=torch.cat(log_probs), target_mask=target_mask)
 
-    def logits_at(self, view: View, places: Tensor) -> Tensor:
-        """(N, V) logits at the true entries of `places` (B, T), in reading order."""
+    def logits_at(self, view: View, mask: Tensor) -> Tensor:
+        """(N, V) logits at the true entries of `mask` (B, T), in reading order."""
         return torch.cat(
-            [
-                self.emission.masked_logits(values)
-                for _, values in self._logits_by_chunk(view, places)
-            ]
+            [self.emission.masked_logits(values) for _, values in self._logits_by_chunk(view, mask)]
         )
 
-    def _logits_by_chunk(self, view: View, places: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Chunks of rows, with the module's logits at their `places`."""
+    def _logits_by_chunk(self, view: View, mask: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Chunks of rows, with the module's logits at the positions of `mask`."""
         rows, time = view.inputs.shape
         at_once = max(1, MAX_LOGITS_IN_MEMORY // max(1, time * self.vocabulary.size))
         for first in range(0, rows, at_once):
-            here = slice(first, first + at_once)
-            scores = self.backbone.scores(view.inputs[here], view.lengths[here])
-            yield here, scores[places[here]]
+            chunk = slice(first, first + at_once)
+            scores = self.backbone.scores(view.inputs[chunk], view.lengths[chunk])
+            yield chunk, scores[mask[chunk]]
 
 
 class WrappedCausalLM(WrappedModel):
@@ -204,15 +201,15 @@ class WrappedCausalLM(WrappedModel):
     tokens: correct for every module, as no cache is assumed.
     """
 
-    def __init__(self, reading: ModuleBackbone, vocabulary: Vocabulary) -> None:
-        super().__init__(reading, vocabulary, NextToken())
+    def __init__(self, backbone: ModuleBackbone, vocabulary: Vocabulary) -> None:
+        super().__init__(backbone, vocabulary, NextToken())
 
     def start(self, rows: int, *, condition: Batch | None = None) -> TensorState:
         """The texts so far: what precedes their first token."""
         if condition is not None:
             raise UserError("a condition does not apply to a wrapped module; remove it.")
-        opening = torch.full((rows, 1), self.vocabulary.bos, device=device_of(self))
-        return TensorState({"tokens": opening})
+        tokens = torch.full((rows, 1), self.vocabulary.bos, device=device_of(self))
+        return TensorState({"tokens": tokens})
 
     def peek(self, state: TensorState) -> Categorical:
         """The distribution of the next token, (rows, V); reruns the whole text."""
@@ -237,10 +234,10 @@ class WrappedMaskedLM(WrappedModel):
 
     objective: MaskedLMObjective
 
-    def __init__(self, reading: ModuleBackbone, vocabulary: Vocabulary) -> None:
+    def __init__(self, backbone: ModuleBackbone, vocabulary: Vocabulary) -> None:
         replacement = MaskReplacement(vocabulary=vocabulary)
         super().__init__(
-            reading, vocabulary, BERTObjective(vocabulary, IndependentMasking(), replacement)
+            backbone, vocabulary, BERTObjective(vocabulary, IndependentMasking(), replacement)
         )
 
     def fill(
@@ -250,13 +247,13 @@ class WrappedMaskedLM(WrappedModel):
         return Categorical(F.log_softmax(self.logits(batch, masked), dim=-1))
 
     def logits(
-        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
+        self, batch: Batch, masked: Tensor, targets: Tensor | None = None, *, head: LMHead = "own"
     ) -> Tensor:
-        """(N, V) unnormalised scores at `asked`, with `masked` masked."""
+        """(N, V) unnormalised scores at `targets`, with `masked` masked."""
         if head != "own":
             raise UserError(
                 "head= does not apply to a wrapped module, which gives scores and no hidden "
                 "states; remove it."
             )
         view = self.objective.fill_view(batch, masked)
-        return self.logits_at(view, masked if asked is None else asked)
+        return self.logits_at(view, masked if targets is None else targets)

@@ -1,4 +1,4 @@
-"""Contents of an objective figure: token cells, rows of cells and attention masks."""
+"""Data of an objective figure: token cells, rows, panels, attention masks, notes, annotations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CellPanel:
 
     def row(self, name: str) -> CellRow:
         """The row of this name."""
-        return next(strip for strip in self.rows if strip.name == name)
+        return next(row for row in self.rows if row.name == name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ class ObjectiveContents:
     @property
     def styles(self) -> set[CellStyle]:
         """The cell styles in use."""
-        strips = (strip for panel in self.panels for strip in panel.rows)
-        return {cell.style for strip in strips for cell in strip.cells if cell is not None}
+        rows = (row for panel in self.panels for row in panel.rows)
+        return {cell.style for row in rows for cell in row.cells if cell is not None}
 
 
 @runtime_checkable
@@ -125,17 +125,17 @@ class ViewAnnotations:
 def annotate_view(system: Assembly, view: View) -> ViewAnnotations:
     """Annotations of a view by objective and backbone."""
     objective, backbone = system.objective, system.backbone
-    sight = stack = None
+    layer_mask = joint_view = None
     if view.decoder is None and isinstance(backbone, HasLayerMask):
-        sight = backbone.layer_mask(int(view.lengths[0]))
+        layer_mask = backbone.layer_mask(int(view.lengths[0]))
     if view.decoder is not None and isinstance(backbone, ImageTextBackbone):
-        stack = backbone.image_text_view(view)
+        joint_view = backbone.image_text_view(view)
     return ViewAnnotations(
         notes=objective.explain(view) if isinstance(objective, ExplainsView) else None,
         mention_name=objective.mention_name if isinstance(objective, NamesMentions) else str,
         boundary_positions=objective.boundary_positions(view)
         if isinstance(objective, HasBoundaryPositions)
         else {},
-        layer_mask=sight,
-        joint_view=stack,
+        layer_mask=layer_mask,
+        joint_view=joint_view,
     )

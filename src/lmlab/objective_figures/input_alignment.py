@@ -18,53 +18,56 @@ class InputAlignment:
     shift: int | None
     """Input t corresponds to position t + shift, shown or masked; None if inputs are reordered."""
 
-    def answers(self, unseen: Mapping[int, Set[int]]) -> frozenset[int]:
+    def answers(self, masked: Mapping[int, Set[int]]) -> frozenset[int]:
         """Inputs that show a token to all positions but the one that predicts it.
 
-        `unseen` maps each target position of the clean text to the inputs masked from its
+        `masked` maps each target position of the clean text to the inputs masked from its
         prediction.
         """
         pairs = enumerate(self.positions)
-        return frozenset(t for t, place in pairs if place in unseen and t in unseen[place])
+        return frozenset(t for t, p in pairs if p in masked and t in masked[p])
 
-    def masked_positions(self, unseen: Mapping[int, Set[int]], length: int) -> frozenset[int]:
+    def masked_positions(self, masked: Mapping[int, Set[int]], length: int) -> frozenset[int]:
         """Clean-text positions that are predicted without being visible to the prediction.
 
         Empty if every token is both input and target (left to right, permuted orders): then only
         the attention mask hides, and no token stands out.
         """
         inputs: dict[int, set[int]] = {}
-        for t, place in enumerate(self.positions):
-            inputs.setdefault(place, set()).add(t)
-        asked = {place for place in unseen if 0 <= place < length}
-        if len(asked) >= length - 1 and sum(place in inputs for place in asked) >= len(asked) - 1:
+        for t, position in enumerate(self.positions):
+            inputs.setdefault(position, set()).add(t)
+        targets = {position for position in masked if 0 <= position < length}
+        if (
+            len(targets) >= length - 1
+            and sum(position in inputs for position in targets) >= len(targets) - 1
+        ):
             return frozenset()
-        return frozenset(p for p in asked if inputs.get(p, set()) <= set(unseen[p]))
+        return frozenset(p for p in targets if inputs.get(p, set()) <= set(masked[p]))
 
 
 def align_inputs(
     inputs: Sequence[int],
     clean: Sequence[int],
     *,
-    asked: Sequence[int] | None,
+    target_positions: Sequence[int] | None,
     clean_positions: Sequence[int] | None,
     positions: Sequence[int] | None,
     vocabulary: Vocabulary,
 ) -> InputAlignment:
     """Align inputs with the clean text: position by position if that fits, else by common spans.
 
-    `asked` are the clean-text positions of all targets, `clean_positions` those of the targets at
-    these inputs.
+    `target_positions` are the clean-text positions of all targets, `clean_positions` those of the
+    targets at these inputs.
     """
-    hidden = {place for place in asked or () if place >= 0}
+    targets = {position for position in target_positions or () if position >= 0}
     for shift in (0, 1):
-        found = _straight(inputs, clean, shift, hidden, vocabulary)
-        if found is not None:
-            return InputAlignment(positions=found, shift=shift)
-    found = _by_position(inputs, clean, positions, hidden)
-    if found is None:
-        found = _by_stretches(inputs, clean, clean_positions)
-    return InputAlignment(positions=found, shift=None)
+        aligned = _identity_alignment(inputs, clean, shift, targets, vocabulary)
+        if aligned is not None:
+            return InputAlignment(positions=aligned, shift=shift)
+    aligned = _by_position(inputs, clean, positions, targets)
+    if aligned is None:
+        aligned = _by_spans(inputs, clean, clean_positions)
+    return InputAlignment(positions=aligned, shift=None)
 
 
 def teacher_forced_inputs(inputs: Sequence[int], targets: Sequence[int] | None) -> frozenset[int]:
@@ -72,30 +75,35 @@ def teacher_forced_inputs(inputs: Sequence[int], targets: Sequence[int] | None) 
     if targets is None:
         return frozenset()
     return frozenset(
-        place
-        for place in range(1, len(inputs))
-        if targets[place - 1] != NO_TARGET and targets[place - 1] == inputs[place]
+        t
+        for t in range(1, len(inputs))
+        if targets[t - 1] != NO_TARGET and targets[t - 1] == inputs[t]
     )
 
 
 def inputs_from_other_text(
-    inputs: Sequence[int], reading: InputAlignment, other: Sequence[int]
+    inputs: Sequence[int], alignment: InputAlignment, other_text: Sequence[int]
 ) -> frozenset[int]:
     """Inputs inside a span of at least two tokens from another text."""
-    left = [id if place < 0 else -1 for id, place in zip(inputs, reading.positions, strict=True)]
-    places = _by_stretches(left, other, None)
+    unaligned = [id if p < 0 else -1 for id, p in zip(inputs, alignment.positions, strict=True)]
+    positions = _by_spans(unaligned, other_text, None)
     return frozenset(
         t
-        for t, place in enumerate(places)
-        if place >= 0
+        for t, p in enumerate(positions)
+        if p >= 0
         and any(
-            0 <= near < len(places) and places[near] == place + near - t for near in (t - 1, t + 1)
+            0 <= neighbour < len(positions) and positions[neighbour] == p + neighbour - t
+            for neighbour in (t - 1, t + 1)
         )
     )
 
 
-def _straight(
-    inputs: Sequence[int], clean: Sequence[int], shift: int, asked: set[int], vocabulary: Vocabulary
+def _identity_alignment(
+    inputs: Sequence[int],
+    clean: Sequence[int],
+    shift: int,
+    targets: set[int],
+    vocabulary: Vocabulary,
 ) -> tuple[int, ...] | None:
     """Identity alignment: each input is the token at its position, or replaces a target.
 
@@ -105,18 +113,18 @@ def _straight(
         return None
     # An early end token ends another text, unless it is the only replaced token.
     frame = (vocabulary.start, vocabulary.end, vocabulary.pad)
-    whole = len(inputs) + shift == len(clean)
-    places = []
-    for place, id in enumerate(inputs):
-        same = id == clean[place + shift]
-        if not same and (place + shift not in asked or (id in frame and not whole)):
+    same_length = len(inputs) + shift == len(clean)
+    positions = []
+    for t, id in enumerate(inputs):
+        same = id == clean[t + shift]
+        if not same and (t + shift not in targets or (id in frame and not same_length)):
             return None
-        places.append(place + shift if same else -1)
-    words = [(id, place) for id, place in zip(inputs, places, strict=True) if id not in frame]
-    shown = sum(place >= 0 for _, place in words)
-    moved = len(words) - shown - sum(replaces_words(id, vocabulary) for id, _ in words)
-    kept = any(place > 0 for place in places) or len(inputs) == 1
-    return tuple(places) if kept and moved <= shown else None
+        positions.append(t + shift if same else -1)
+    words = [(id, t) for id, t in zip(inputs, positions, strict=True) if id not in frame]
+    agreeing = sum(t >= 0 for _, t in words)
+    changed = len(words) - agreeing - sum(replaces_words(id, vocabulary) for id, _ in words)
+    unchanged = any(t > 0 for t in positions) or len(inputs) == 1
+    return tuple(positions) if unchanged and changed <= agreeing else None
 
 
 def replaces_words(id: int, vocabulary: Vocabulary) -> bool:
@@ -125,56 +133,56 @@ def replaces_words(id: int, vocabulary: Vocabulary) -> bool:
 
 
 def _by_position(
-    inputs: Sequence[int], clean: Sequence[int], positions: Sequence[int] | None, asked: set[int]
+    inputs: Sequence[int], clean: Sequence[int], positions: Sequence[int] | None, targets: set[int]
 ) -> tuple[int, ...] | None:
     """Permuted tokens that kept their position ids (MPNet)."""
     if positions is None:
         return None
-    places = []
+    aligned = []
     for id, position in zip(inputs, positions, strict=False):
         if not 0 <= position < len(clean):
             return None
         same = id == clean[position]
-        if not same and position not in asked:
+        if not same and position not in targets:
             return None
-        places.append(position if same else -1)
-    return tuple(places)
+        aligned.append(position if same else -1)
+    return tuple(aligned)
 
 
-def _by_stretches(
+def _by_spans(
     inputs: Sequence[int], clean: Sequence[int], clean_positions: Sequence[int] | None
 ) -> tuple[int, ...]:
     """Greedy longest common spans, since sentences may move.
 
     Targets fed back as inputs are aligned by their origins. Cost O(T² · spans).
     """
-    places = [-1] * len(inputs)
+    positions = [-1] * len(inputs)
     free = [True] * len(clean)
-    for t, place in enumerate((clean_positions or ())[: len(inputs) - 1], 1):
-        if 0 <= place < len(clean) and clean[place] == inputs[t]:
-            places[t], free[place] = place, False
+    for t, position in enumerate((clean_positions or ())[: len(inputs) - 1], 1):
+        if 0 <= position < len(clean) and clean[position] == inputs[t]:
+            positions[t], free[position] = position, False
     while True:
-        size, start, where = _longest(inputs, clean, places, free)
+        size, start, position_start = _longest_span(inputs, clean, positions, free)
         if not size:
-            return tuple(places)
+            return tuple(positions)
         for step in range(size):
-            places[start + step] = where + step
-            free[where + step] = False
+            positions[start + step] = position_start + step
+            free[position_start + step] = False
 
 
-def _longest(
-    inputs: Sequence[int], clean: Sequence[int], places: Sequence[int], free: Sequence[bool]
+def _longest_span(
+    inputs: Sequence[int], clean: Sequence[int], positions: Sequence[int], free: Sequence[bool]
 ) -> tuple[int, int, int]:
     """Length, first input and first position of the longest unmatched span."""
     best = (0, 0, 0)
     lengths = [0] * (len(clean) + 1)
     for t, id in enumerate(inputs):
         now = [0] * (len(clean) + 1)
-        for place, word in enumerate(clean):
-            if places[t] < 0 and free[place] and id == word:
-                now[place + 1] = lengths[place] + 1
-                size = now[place + 1]
+        for p, word in enumerate(clean):
+            if positions[t] < 0 and free[p] and id == word:
+                now[p + 1] = lengths[p] + 1
+                size = now[p + 1]
                 if size > best[0]:
-                    best = (size, t - size + 1, place - size + 1)
+                    best = (size, t - size + 1, p - size + 1)
         lengths = now
     return best

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from tokenizers.models import WordPiece
 
-from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, looks_like_path
@@ -38,10 +37,18 @@ from lmlab.inspection.inspected_models import (
 from lmlab.objective_figures.figure_contents import ObjectiveContents, annotate_view
 from lmlab.objective_figures.figure_layout import objective_figure_spec
 from lmlab.objective_figures.view_contents import view_contents
-from lmlab.plotting.figure import FigureSpec, RenderedFigure, render_figure, standalone_svg
+from lmlab.plotting.figure import (
+    FigureSpec,
+    RenderedFigure,
+    check_figure_path,
+    render_figure,
+    standalone_svg,
+    write_figure,
+)
 from lmlab.training.config import apply_settings
 from lmlab.training.external_memory import tiny_external_memory
-from lmlab.training.run_folder import TrainedModel, build_system, build_tiny, load_run
+from lmlab.training.run_folder import TrainedModel, load_run
+from lmlab.training.system_building import build_system, build_tiny
 
 CONTINUATION_PREFIX = "##"
 """Prefix of a word-internal piece (WordPiece)."""
@@ -56,7 +63,6 @@ MAX_TOKENS = 64
 TRIED_SEEDS = 20
 """Seeds tried until a view has enough targets, if no seed is given."""
 CJK_PATTERN = re.compile(r"([\u3400-\u9fff\uf900-\ufaff\u3000-\u303f\uff00-\uffef])")
-FIGURE_SUFFIXES = (".svg", ".png")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,12 +94,7 @@ class ObjectiveFigure:
     def write(self, path: Path) -> None:
         """Write it as SVG or PNG, by file extension."""
         check_figure_path(path)
-        with telling_disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".svg":
-            write_text(path, self.svg)
-        else:
-            write_bytes(path, self.png)
+        write_figure(path, self.rendered)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,68 +121,57 @@ def show_objective(
     WordPiece. The default seed is the first whose view masks something and has two targets in the
     text, or at least one.
     """
-    for told in (text, condition):
-        if told is not None and not check_text(told).strip():
+    for value in (text, condition):
+        if value is not None and not check_text(value).strip():
             raise UserError("a text to show must have at least one word, got an empty text.")
-    stage = _stage(system, text, condition, dict(settings or {}))
-    drawn = _draw_view(stage, seed)
-    showing = _show(stage, drawn.view)
-    notes = (stage.card.paper, f"seed {drawn.seed}" if drawn.random else "")
-    picture = objective_figure_spec(
-        showing,
-        name=f"objective-{stage.card.name}",
-        title=f"{stage.card.name}: {_summary(stage.card)}",
+    prepared = _prepare(system, text, condition, dict(settings or {}))
+    sampled = _sample_view(prepared, seed)
+    contents = _contents(prepared, sampled.view)
+    notes = (prepared.card.paper, f"seed {sampled.seed}" if sampled.random else "")
+    spec = objective_figure_spec(
+        contents,
+        name=f"objective-{prepared.card.name}",
+        title=f"{prepared.card.name}: {_summary(prepared.card)}",
         note="  ·  ".join(note for note in notes if note),
     )
     return ObjectiveFigure(
-        card=stage.card,
-        seed=drawn.seed,
-        random=drawn.random,
-        view=drawn.view,
-        contents=showing,
-        spec=picture,
+        card=prepared.card,
+        seed=sampled.seed,
+        random=sampled.random,
+        view=sampled.view,
+        contents=contents,
+        spec=spec,
     )
-
-
-def check_figure_path(path: Path) -> None:
-    """Reject a file extension other than .svg and .png."""
-    if path.suffix.lower() not in FIGURE_SUFFIXES:
-        raise UserError(
-            f"the figure file must end in {' or '.join(FIGURE_SUFFIXES)}, got {path.name}; "
-            "the suffix selects the format."
-        )
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give the name of a file to write.")
 
 
 def _summary(card: Card) -> str:
     """The card's first line without the leading name."""
-    name, colon, rest = card.summary.partition(": ")
-    return rest if colon and len(name) < 30 else card.summary
+    name, colon, description = card.summary.partition(": ")
+    return description if colon and len(name) < 30 else card.summary
 
 
-def _stage(
+def _prepare(
     system: str | Path | TrainedModel,
     text: str | None,
     condition: str | None,
     settings: dict[str, Any],
 ) -> _PreparedText:
     if not isinstance(system, TrainedModel) and not is_run_path(str(system)):
-        return _zoo_stage(find_system(str(system)), text, condition, settings)
+        return _prepare_zoo_system(find_system(str(system)), text, condition, settings)
     if settings:
         raise UserError("--set does not apply to a run; remove it, or name a system.")
     model = system if isinstance(system, TrainedModel) else load_run(system)
-    return _run_stage(model, text, condition)
+    return _prepare_run(model, text, condition)
 
 
-def is_run_path(named: str) -> bool:
+def is_run_path(name_or_path: str) -> bool:
     """Whether it is a path, existing or not; a bare system name is a system."""
     known = {name.lower() for card in catalogue().values() for name in (card.name, *card.aliases)}
-    a_path = looks_like_path(named) or Path(named).exists()
-    return a_path and named.lower().replace("_", "-") not in known
+    a_path = looks_like_path(name_or_path) or Path(name_or_path).exists()
+    return a_path and name_or_path.lower().replace("_", "-") not in known
 
 
-def _zoo_stage(
+def _prepare_zoo_system(
     card: Card, text: str | None, condition: str | None, settings: dict[str, Any]
 ) -> _PreparedText:
     if condition is not None and not card.conditional:
@@ -190,29 +180,29 @@ def _zoo_stage(
         )
     example: Example | None = getattr(system_module(card.name), "EXAMPLE", None)
     if example is not None:
-        given = example.condition if condition is None else condition
-        return _zoo_texts(card, text or example.text, given, settings)
-    stage = _zoo_texts(card, text or DEFAULT_TEXT, condition, settings)
-    if text is None and condition is None and _reads_nothing(stage):
-        return _zoo_texts(card, DEFAULT_TRANSLATION, DEFAULT_SOURCE, settings)
-    return stage
+        source = example.condition if condition is None else condition
+        return _prepare_zoo_texts(card, text or example.text, source, settings)
+    prepared = _prepare_zoo_texts(card, text or DEFAULT_TEXT, condition, settings)
+    if text is None and condition is None and _has_no_source(prepared):
+        return _prepare_zoo_texts(card, DEFAULT_TRANSLATION, DEFAULT_SOURCE, settings)
+    return prepared
 
 
-def _zoo_texts(
+def _prepare_zoo_texts(
     card: Card, text: str, condition: str | None, settings: dict[str, Any]
 ) -> _PreparedText:
-    tokenizer, texts = _tokenised([space_words(each) for each in (text, condition or OTHER_TEXT)])
+    tokenizer, texts = _tokenize([space_words(words) for words in (text, condition or OTHER_TEXT)])
     pad = tokenizer.vocabulary.pad
-    first, second = ([encode_with_special_tokens(tokenizer, each)] for each in texts)
+    first, second = ([encode_with_special_tokens(tokenizer, words)] for words in texts)
     if condition is None:
         batch = Batch.collate([*first, *second], pad=pad)
     else:
         batch = Batch.collate(first, pad=pad, condition=Batch.collate(second, pad=pad))
-    return _staged(card, _untrained(card, tokenizer.vocabulary, settings), tokenizer, batch)
+    return _prepared_text(card, _untrained(card, tokenizer.vocabulary, settings), tokenizer, batch)
 
 
-def _tokenised(texts: list[str]) -> tuple[Tokenizer, list[str]]:
-    """A word tokeniser, or one of the given pieces if ## marks continuations; and the texts."""
+def _tokenize(texts: list[str]) -> tuple[Tokenizer, list[str]]:
+    """A word tokenizer, or one of the given pieces if ## marks continuations; and the texts."""
     pieces = dict.fromkeys(piece for text in texts for piece in text.split())
     if not any(piece.startswith(CONTINUATION_PREFIX) for piece in pieces):
         return train_tokenizer("word", texts), texts
@@ -220,20 +210,20 @@ def _tokenised(texts: list[str]) -> tuple[Tokenizer, list[str]]:
         piece: number for number, piece in enumerate(dict.fromkeys([*SPECIAL_TOKENS, *pieces]))
     }
     model = WordPiece(numbers, unk_token=UNKNOWN, continuing_subword_prefix=CONTINUATION_PREFIX)
-    whole = [text.replace(f" {CONTINUATION_PREFIX}", "") for text in texts]
-    return Tokenizer(TRAINERS["wordpiece"].assemble(model)), whole
+    joined = [text.replace(f" {CONTINUATION_PREFIX}", "") for text in texts]
+    return Tokenizer(TRAINERS["wordpiece"].assemble(model)), joined
 
 
-def _reads_nothing(stage: _PreparedText) -> bool:
+def _has_no_source(prepared: _PreparedText) -> bool:
     """Whether the encoder has no input, as a translator without a source."""
-    found = _view(stage, 0)
-    if found.random or found.view.decoder is None:
+    sampled = _view(prepared, 0)
+    if sampled.random or sampled.view.decoder is None:
         return False
-    words = set(stage.batch.tokens[0, 1:-1].tolist())
-    return not words & set(found.view.inputs[0].flatten().tolist())
+    words = set(prepared.batch.tokens[0, 1:-1].tolist())
+    return not words & set(sampled.view.inputs[0].flatten().tolist())
 
 
-def _staged(card: Card, system: System, tokenizer: Tokenizer, batch: Batch) -> _PreparedText:
+def _prepared_text(card: Card, system: System, tokenizer: Tokenizer, batch: Batch) -> _PreparedText:
     if not isinstance(system, Assembly):
         raise UserError(
             f"{card.name} has no objective with positions: it gives a probability to the text "
@@ -259,44 +249,46 @@ def _untrained(card: Card, vocabulary: Vocabulary, settings: dict[str, Any]) -> 
     return build_system(card.name, asdict(config), vocabulary, seed=0, base=base, memories=memories)
 
 
-def _run_stage(model: TrainedModel, text: str | None, condition: str | None) -> _PreparedText:
+def _prepare_run(model: TrainedModel, text: str | None, condition: str | None) -> _PreparedText:
     if condition is not None and not model.card.conditional:
         raise UserError(
             f"--condition does not apply to {model.card.name}, which has no second text; remove it."
         )
     if text is None:
-        example = _own_example(model)
+        example = _corpus_example(model)
         text = example.text
         if condition is None and model.card.conditional:
             condition = example.condition
     pad = model.system.vocabulary.pad
-    given = None
+    condition_batch = None
     if condition is not None:
-        given = Batch.collate([encode_with_special_tokens(model.tokenizer, condition)], pad=pad)
+        condition_batch = Batch.collate(
+            [encode_with_special_tokens(model.tokenizer, condition)], pad=pad
+        )
     rows = [tokenize_sentence(model, text).ids]
-    if given is None and model.system.vocabulary.end is not None:
-        rows += [tokenize_sentence(model, other).ids for other in _company(model, text)]
-    batch = Batch.collate(rows, pad=pad, condition=given)
-    return _staged(model.card, model.system, model.tokenizer, batch)
+    if condition_batch is None and model.system.vocabulary.end is not None:
+        rows += [tokenize_sentence(model, other).ids for other in _second_text(model, text)]
+    batch = Batch.collate(rows, pad=pad, condition=condition_batch)
+    return _prepared_text(model.card, model.system, model.tokenizer, batch)
 
 
-def _own_example(model: TrainedModel) -> Example:
+def _corpus_example(model: TrainedModel) -> Example:
     """A held-out text of the run's corpus of medium length."""
-    found = _own_examples(model)
-    if not found:
+    examples = _corpus_examples(model)
+    if not examples:
         raise UserError(f"the training corpus of {model.path} is missing; give a text by --text.")
-    good = (each for each in found if 8 <= len(model.tokenizer.encode(each.text)) <= 16)
-    return next(good, found[0])
+    good = (example for example in examples if 8 <= len(model.tokenizer.encode(example.text)) <= 16)
+    return next(good, examples[0])
 
 
-def _own_examples(model: TrainedModel) -> list[Example]:
+def _corpus_examples(model: TrainedModel) -> list[Example]:
     corpus = training_corpus(model)
     return [] if corpus is None else list(corpus.split("validation").first(200))
 
 
-def _company(model: TrainedModel, text: str) -> list[str]:
+def _second_text(model: TrainedModel, text: str) -> list[str]:
     """Another text of the run's corpus that fits the model, if there is one."""
-    others = (each.text for each in _own_examples(model) if each.text != text)
+    others = (example.text for example in _corpus_examples(model) if example.text != text)
     fitting = (other for other in others if fits_window(model, tokenize_sentence(model, other)))
     return list(islice(fitting, 1))
 
@@ -308,65 +300,65 @@ class _SampledView:
     random: bool
 
 
-def _draw_view(stage: _PreparedText, seed: int | None) -> _SampledView:
+def _sample_view(prepared: _PreparedText, seed: int | None) -> _SampledView:
     """The view with this seed, or the first that masks something and has two targets, or one."""
-    tokens = int(stage.batch.lengths[0])
+    tokens = int(prepared.batch.lengths[0])
     if tokens > MAX_TOKENS:
         raise UserError(
             f"a figure has room for {MAX_TOKENS} tokens, got {tokens}; give a shorter text."
         )
-    stage.system.check_length(tokens)
-    first = _view(stage, seed or 0)
+    prepared.system.check_length(tokens)
+    first = _view(prepared, seed or 0)
     if seed is not None or not first.random:
         return first
-    best, most = first, 0
-    for each in range(TRIED_SEEDS):
-        tried = _view(stage, each)
+    best, best_score = first, 0
+    for candidate_seed in range(TRIED_SEEDS):
+        candidate = _view(prepared, candidate_seed)
         # A target that is kept unchanged by chance does not illustrate the objective.
-        worth = 2 * _hides(stage, tried.view) + min(_asked(tried.view), 2)
-        if worth > most:
-            best, most = tried, worth
-        if most == 4:
+        score = 2 * _masks_tokens(prepared, candidate.view) + min(_target_count(candidate.view), 2)
+        if score > best_score:
+            best, best_score = candidate, score
+        if best_score == 4:
             break
     return best
 
 
-def _hides(stage: _PreparedText, view: View) -> bool:
+def _masks_tokens(prepared: _PreparedText, view: View) -> bool:
     """Whether some token is replaced in the input, or masked from its prediction."""
-    return bool(_show(stage, view).styles & {"hidden", "mask", "changed"})
+    return bool(_contents(prepared, view).styles & {"hidden", "mask", "changed"})
 
 
-def _show(stage: _PreparedText, view: View) -> ObjectiveContents:
-    """Contents of a view, named by the system's parts and its tokeniser."""
-    objective, emission = stage.system.objective, stage.system.emission
+def _contents(prepared: _PreparedText, view: View) -> ObjectiveContents:
+    """Contents of a view, named by the system's parts and its tokenizer."""
+    objective, emission = prepared.system.objective, prepared.system.emission
     names = TokenNames(
-        token=stage.tokenizer.token,
-        vocabulary=stage.tokenizer.vocabulary,
+        token=prepared.tokenizer.token,
+        vocabulary=prepared.tokenizer.vocabulary,
         symbols=objective.symbols if isinstance(objective, NamesSpecialTokens) else {},
         outcomes=emission.outcomes if isinstance(emission, NamesOutcomes) else (),
     )
-    return view_contents(view, stage.batch, names, annotate_view(stage.system, view))
+    return view_contents(view, prepared.batch, names, annotate_view(prepared.system, view))
 
 
-def _view(stage: _PreparedText, seed: int) -> _SampledView:
-    system, generator = stage.system, torch.Generator().manual_seed(seed)
+def _view(prepared: _PreparedText, seed: int) -> _SampledView:
+    system, generator = prepared.system, torch.Generator().manual_seed(seed)
     before = generator.get_state()
     try:
         with evaluation_mode(system):
-            batch = stage.batch.to(device_of(system))
+            batch = prepared.batch.to(device_of(system))
             view = system.objective.view(batch, generator=generator)
     except TypeError as error:
         if "does not define view" not in str(error):
             raise
         raise UserError(
-            f"the objective of {stage.card.name} is no view of a text ({error}), so there is "
+            f"the objective of {prepared.card.name} is no view of a text ({error}), so there is "
             "nothing to plot."
         ) from error
     random = not torch.equal(before, generator.get_state())
     return _SampledView(view=view, seed=seed, random=random)
 
 
-def _asked(view: View) -> int:
+def _target_count(view: View) -> int:
     """Number of targets."""
     targets = view.prediction_view.targets
     return 0 if targets is None else int((targets[0] != NO_TARGET).sum())

@@ -59,23 +59,23 @@ class BidirectionalLM(NextToken):
     def backward_log_prob(self, network: Network, batch: Batch) -> LogProbs:
         """Log-probabilities of the backward model, by position in the reversed text."""
         view = self.backward_view(batch)
-        found = network.predict(view, self.backward(view))
-        return LogProbs(per_token=found.to_dense(), kind=self.kind)
+        predictions = network.predict(view, self.backward(view))
+        return LogProbs(per_token=predictions.to_dense(), kind=self.kind)
 
     def backward_layers(self, batch: Batch) -> list[Tensor]:
         """Embeddings and layers of the backward model, (B, T, W) each, by position in the text.
 
         The hidden state at a position has seen the tokens from the end of the text down to its own.
         """
-        turned = reverse_sequences(batch, self.vocabulary.end)
-        view = View(inputs=turned.tokens, lengths=turned.lengths, attention_mask=CausalMask())
-        found, _ = self.backward.all_layers(view)
+        backward = reverse_sequences(batch, self.vocabulary.end)
+        view = View(inputs=backward.tokens, lengths=backward.lengths, attention_mask=CausalMask())
+        layers, _ = self.backward.all_layers(view)
         # Position t has index n + 1 - t in the reversed text, after the start token. The end token
         # takes the vectors of the reversed start; the start token has seen everything.
-        place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-        turn = last_token_positions(batch, self.vocabulary.end)[:, None] + 1 - place
-        index = turn.clamp(min=0).minimum((batch.lengths - 1)[:, None])[..., None]
-        return [layer.gather(1, index.expand(-1, -1, layer.shape[-1])) for layer in found]
+        positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+        mirrored = last_token_positions(batch, self.vocabulary.end)[:, None] + 1 - positions
+        index = mirrored.clamp(min=0).minimum((batch.lengths - 1)[:, None])[..., None]
+        return [layer.gather(1, index.expand(-1, -1, layer.shape[-1])) for layer in layers]
 
 
 def last_token_positions(batch: Batch, end: int | None) -> Tensor:
@@ -88,7 +88,7 @@ def last_token_positions(batch: Batch, end: int | None) -> Tensor:
 def reverse_sequences(batch: Batch, end: int | None) -> Batch:
     """The texts reversed; the first token and a closing end token keep their positions."""
     last = last_token_positions(batch, end)[:, None]
-    place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-    inside = (place >= 1) & (place <= last)
-    index = torch.where(inside, last + 1 - place, place)
+    positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    inside = (positions >= 1) & (positions <= last)
+    index = torch.where(inside, last + 1 - positions, positions)
     return replace(batch, tokens=batch.tokens.gather(1, index), continues_previous=False)

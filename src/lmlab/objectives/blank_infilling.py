@@ -1,4 +1,4 @@
-"""Autoregressive blank infilling (GLM): masked spans are generated after the text, one by one.
+"""Autoregressive blank infilling (GLM): span samplers; masked spans generated after the text.
 
 Du et al. 2022: attention over the text is bidirectional, over the generated spans causal.
 """
@@ -23,7 +23,8 @@ from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.block_masks import TokenBlock, join_blocks
+from lmlab.objectives.block_masks import TokenBlock, join_blocks, log_probs_by_clean_position
+from lmlab.objectives.denoising_base import numpy_generator
 from lmlab.objectives.masking.token_masking import maskable_positions
 
 Span = tuple[int, int]
@@ -64,11 +65,11 @@ class PoissonSpans:
     def length(self, random: np.random.Generator) -> int:
         """Sample k ≥ 1 with probability mean^k / k! / (e^mean - 1), from one number in [0, 1)."""
         length, share = 1, self.mean / math.expm1(self.mean)
-        left = random.random() - share
-        while left >= 0 and share > 0:
+        remaining = random.random() - share
+        while remaining >= 0 and share > 0:
             length += 1
             share *= self.mean / length
-            left -= share
+            remaining -= share
         return length
 
 
@@ -81,21 +82,21 @@ class LongSpan:
     def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
         if not tokens:
             return []
-        fewest = max(1, int(np.ceil(self.min_share * tokens)))
-        return place_spans([int(random.integers(fewest, tokens + 1))], tokens, random)
+        min_length = max(1, int(np.ceil(self.min_share * tokens)))
+        return place_spans([int(random.integers(min_length, tokens + 1))], tokens, random)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanMixture:
-    """Mixture of two span samplers: `second` with probability `share`, sampled per text."""
+    """Mixture of two span samplers: `second` with `second_probability`, sampled per text."""
 
     first: SpanSampler
     second: SpanSampler
     second_probability: float = 0.5
 
     def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
-        law = self.second if random.random() < self.second_probability else self.first
-        return law(tokens, random)
+        sampler = self.second if random.random() < self.second_probability else self.first
+        return sampler(tokens, random)
 
 
 def place_spans(lengths: Sequence[int], tokens: int, random: np.random.Generator) -> list[Span]:
@@ -104,10 +105,10 @@ def place_spans(lengths: Sequence[int], tokens: int, random: np.random.Generator
     free = tokens - sum(lengths) - max(count - 1, 0)
     assert free >= 0, "the spans must fit"
     # Each span plus the token after it counts as one item among the free tokens.
-    things = np.sort(random.choice(free + count, count, replace=False)).tolist()
+    slots = np.sort(random.choice(free + count, count, replace=False)).tolist()
     spans, taken = [], 0
-    for index, (thing, length) in enumerate(zip(things, lengths, strict=True)):
-        spans.append((thing - index + taken, length))
+    for index, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
+        spans.append((slot - index + taken, length))
         taken += length + 1
     return spans
 
@@ -129,7 +130,12 @@ class BlankInfilling(Objective):
     kind: ClassVar[ScoreKind] = "exact"
 
     def __init__(
-        self, vocabulary: Vocabulary, spans: SpanSampler, *, start: int, longest: int | None = None
+        self,
+        vocabulary: Vocabulary,
+        spans: SpanSampler,
+        *,
+        start: int,
+        max_length: int | None = None,
     ) -> None:
         super().__init__()
         assert vocabulary.end is not None and vocabulary.mask is not None
@@ -139,95 +145,93 @@ class BlankInfilling(Objective):
         self.start = start
         self.symbols = {start: "[START]"}
         """Labels of the added ids in figures."""
-        self.max_length = longest
+        self.max_length = max_length
         """Maximum number of positions in part A."""
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
             return self.single_blank_view(batch)
-        home = "cpu" if generator is None else generator.device
-        seed = torch.randint(2**62, (1,), generator=generator, device=home)
-        random = np.random.default_rng(int(seed))
+        random = numpy_generator(generator)
         counts = maskable_positions(batch, self.vocabulary).sum(1).tolist()
-        drawn = [self.spans(count, random) for count in counts]
-        turns = [random.permutation(len(spans)).tolist() for spans in drawn]
-        return self.view_with_spans(batch, drawn, turns)
+        sampled = [self.spans(count, random) for count in counts]
+        orders = [random.permutation(len(spans)).tolist() for spans in sampled]
+        return self.view_with_spans(batch, sampled, orders)
 
     def view_with_spans(
-        self, batch: Batch, spans: Sequence[Sequence[Span]], turns: Sequence[Sequence[int]]
+        self, batch: Batch, spans: Sequence[Sequence[Span]], orders: Sequence[Sequence[int]]
     ) -> View:
-        """The batch with these spans of each row masked, generated in the order `turns`.
+        """The batch with these spans of each row masked, generated in the order `orders`.
 
         Spans count from position 1, that of a text's first token.
         """
-        within, turn = np.zeros((2, *batch.tokens.shape), dtype=np.int64)
-        for row, (its_spans, its_turns) in enumerate(zip(spans, turns, strict=True)):
-            for (first, length), when in zip(its_spans, its_turns, strict=True):
-                places = slice(1 + first, 1 + first + length)
-                within[row, places], turn[row, places] = np.arange(1, length + 1), when
+        within, order = np.zeros((2, *batch.tokens.shape), dtype=np.int64)
+        for row, (row_spans, row_order) in enumerate(zip(spans, orders, strict=True)):
+            for (first, length), rank in zip(row_spans, row_order, strict=True):
+                inside = slice(1 + first, 1 + first + length)
+                within[row, inside], order[row, inside] = np.arange(1, length + 1), rank
         device = batch.tokens.device
-        return self._assembled(
-            batch, torch.from_numpy(within).to(device), torch.from_numpy(turn).to(device)
+        return self._build_view(
+            batch, torch.from_numpy(within).to(device), torch.from_numpy(order).to(device)
         )
 
-    def _assembled(self, batch: Batch, within: Tensor, turn: Tensor) -> View:
-        """`within` (B, T): 1-based position of each masked token in its span, 0 elsewhere; `turn`
-        (B, T): the order in which its span is generated."""
+    def _build_view(self, batch: Batch, within: Tensor, order: Tensor) -> View:
+        """`within` (B, T): 1-based position of each masked token in its span, 0 elsewhere; `order`
+        (B, T): when its span is generated."""
         tokens, time = batch.tokens, batch.tokens.shape[1]
-        hidden, begins = within > 0, within == 1
-        kept = batch.mask() & (~hidden | begins)
+        masked, is_first = within > 0, within == 1
+        in_part_a = batch.mask() & (~masked | is_first)
         # Inside a span only its mask is kept, so its tokens count up to that.
-        in_text = kept.long().cumsum(1) - 1
-        place = torch.arange(time, device=tokens.device).expand_as(tokens)
-        goes_on = torch.cat([within[:, 1:] > 1, torch.zeros_like(begins[:, :1])], 1)
+        in_text = in_part_a.long().cumsum(1) - 1
+        positions = torch.arange(time, device=tokens.device).expand_as(tokens)
+        continues = torch.cat([within[:, 1:] > 1, torch.zeros_like(is_first[:, :1])], 1)
         text = TokenBlock(
-            inputs=tokens.masked_fill(begins, self.mask),
-            real=kept,
+            inputs=tokens.masked_fill(is_first, self.mask),
+            real=in_part_a,
             positions=torch.stack([in_text, torch.zeros_like(in_text)], -1),
             ranks=0,
         )
-        rank = 1 + turn * (time + 1)
+        rank = 1 + order * (time + 1)
         starts = TokenBlock(
             inputs=torch.full_like(tokens, self.start),
-            real=begins,
+            real=is_first,
             positions=torch.stack([in_text, torch.ones_like(in_text)], -1),
             ranks=rank,
             targets=tokens,
-            clean_positions=place,
+            clean_positions=positions,
         )
-        written = TokenBlock(
+        generated = TokenBlock(
             inputs=tokens,
-            real=hidden,
+            real=masked,
             positions=torch.stack([in_text, within + 1], -1),
             ranks=rank + within,
-            targets=tokens.roll(-1, 1).masked_fill(~goes_on, self.end),
-            clean_positions=(place + 1).masked_fill(~goes_on, -1),
+            targets=tokens.roll(-1, 1).masked_fill(~continues, self.end),
+            clean_positions=(positions + 1).masked_fill(~continues, -1),
         )
-        return join_blocks([text, starts, written], pad=self.vocabulary.pad)
+        return join_blocks([text, starts, generated], pad=self.vocabulary.pad)
 
     def single_blank_view(self, batch: Batch) -> View:
         """All after position 0 or the condition as one blank; a truncated text has no [END]."""
-        lead = self.part_a(batch.condition, batch.tokens[:, 0])
-        asked = batch.tokens[:, 1:]
+        part_a = self.part_a(batch.condition, batch.tokens[:, 0])
+        targets = batch.tokens[:, 1:]
         starts = torch.full_like(batch.tokens[:, :1], self.start)
-        place = torch.arange(1, batch.tokens.shape[1], device=asked.device).expand_as(asked)
-        before = lead.blanks.expand_as(asked)
+        positions = torch.arange(1, batch.tokens.shape[1], device=targets.device).expand_as(targets)
+        blank_positions = part_a.blanks.expand_as(targets)
         text = TokenBlock(
-            inputs=lead.view.inputs,
-            real=torch.arange(lead.view.inputs.shape[1], device=asked.device)
-            < lead.view.lengths[:, None],
-            positions=part_a_positions(lead.view.inputs),
+            inputs=part_a.view.inputs,
+            real=torch.arange(part_a.view.inputs.shape[1], device=targets.device)
+            < part_a.view.lengths[:, None],
+            positions=part_a_positions(part_a.view.inputs),
             ranks=0,
         )
-        written = TokenBlock(
-            inputs=torch.cat([starts, asked[:, :-1]], 1),
+        generated = TokenBlock(
+            inputs=torch.cat([starts, targets[:, :-1]], 1),
             real=batch.targets_mask()[:, 1:],
-            positions=torch.stack([before, place], -1),
-            ranks=place,
-            targets=asked,
-            clean_positions=place,
+            positions=torch.stack([blank_positions, positions], -1),
+            ranks=positions,
+            targets=targets,
+            clean_positions=positions,
         )
-        return join_blocks([text, written], pad=self.vocabulary.pad)
+        return join_blocks([text, generated], pad=self.vocabulary.pad)
 
     def part_a(self, condition: Batch | None, first: Tensor) -> PartA:
         """Part A with a single blank: `first` (B,) or the condition, <mask>, </s>."""
@@ -238,9 +242,9 @@ class BlankInfilling(Objective):
             return PartA(self.text_view(tokens, lengths), torch.ones_like(first)[:, None])
         last = condition.tokens.gather(1, condition.lengths[:, None] - 1)
         blank = condition.lengths[:, None] - (last == self.end).long()
-        place = torch.arange(condition.tokens.shape[1] + 1, device=first.device)
-        source = (place - (place > blank).long()).clamp(max=condition.tokens.shape[1] - 1)
-        tokens = condition.tokens.gather(1, source).masked_fill(place == blank, self.mask)
+        positions = torch.arange(condition.tokens.shape[1] + 1, device=first.device)
+        source = (positions - (positions > blank).long()).clamp(max=condition.tokens.shape[1] - 1)
+        tokens = condition.tokens.gather(1, source).masked_fill(positions == blank, self.mask)
         return PartA(self.text_view(tokens, condition.lengths + 1), blank)
 
     def text_view(self, tokens: Tensor, lengths: Tensor) -> View:
@@ -265,15 +269,7 @@ class BlankInfilling(Objective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        view = self.single_blank_view(batch)
-        predictions = network.target_log_probs(view)
-        assert view.clean_positions is not None
-        rows = predictions.target_mask.nonzero(as_tuple=True)[0]
-        found = predictions.log_probs.new_zeros(batch.tokens.shape)
-        found = found.index_put(
-            (rows, view.clean_positions[predictions.target_mask]), predictions.log_probs
-        )
-        return LogProbs(per_token=found[:, 1:], kind=self.kind)
+        return log_probs_by_clean_position(network, self.single_blank_view(batch), batch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,5 +283,5 @@ class PartA:
 
 def part_a_positions(tokens: Tensor) -> Tensor:
     """(B, T, 2) positions of part A: (0, 0), (1, 0), (2, 0) …"""
-    place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    return torch.stack([place, torch.zeros_like(place)], -1)
+    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    return torch.stack([positions, torch.zeros_like(positions)], -1)

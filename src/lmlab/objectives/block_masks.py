@@ -1,4 +1,4 @@
-"""Block attention masks: rows joined from token blocks, with attention decided by ranks."""
+"""Rank-based attention masks (a position sees equal and lower ranks); rows joined from blocks."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ import torch
 from torch import Tensor
 
 from lmlab.core.attention_mask import ExplicitMask
+from lmlab.core.batch import Batch
+from lmlab.core.parts import Network
+from lmlab.core.protocols import LogProbs
 from lmlab.core.view import NO_TARGET, View
 
 
-def rank_mask(ranks: Tensor, asking: Tensor | None = None) -> ExplicitMask:
+def rank_mask(ranks: Tensor, is_query: Tensor | None = None) -> ExplicitMask:
     """Attention mask by rank: a position attends to its own rank and lower ones; ranks (B, T).
 
     Equal ranks give bidirectional attention, increasing ranks causal, decreasing ranks
-    right-to-left. A query position `asking` (B, T) attends to lower ranks and itself only, and no
-    other position attends to it: a mask next to the text, at which the token of its rank is
+    right-to-left. A query position, `is_query` (B, T), attends to lower ranks and itself only, and
+    no other position attends to it: a mask next to the text, at which the token of its rank is
     predicted.
     """
     lower, equal = ranks[:, None, :] < ranks[:, :, None], ranks[:, None, :] == ranks[:, :, None]
-    if asking is None:
+    if is_query is None:
         return ExplicitMask(lower | equal)
     itself = torch.eye(ranks.shape[1], dtype=torch.bool, device=ranks.device)
-    others = (lower | (equal & ~asking[:, :, None])) & ~asking[:, None, :]
+    others = (lower | (equal & ~is_query[:, :, None])) & ~is_query[:, None, :]
     return ExplicitMask(others | itself)
 
 
@@ -54,14 +57,16 @@ class TokenBlock:
         return torch.full(self.inputs.shape, value, dtype=kind, device=self.inputs.device)
 
 
-def join_blocks(stretches: Sequence[TokenBlock], *, pad: int) -> View:
+def join_blocks(blocks: Sequence[TokenBlock], *, pad: int) -> View:
     """Join the real positions of all blocks into one view, sorted by rank.
 
     Positions of equal rank keep their order. Cost O(T log T) to sort, O(T²) for the attention mask.
     """
-    plain = any(each.segments is None for each in stretches)
-    names = [each.name for each in fields(TokenBlock) if not (plain and each.name == "segments")]
-    parts = {name: torch.cat([each.tensor(name) for each in stretches], 1) for name in names}
+    plain = any(block.segments is None for block in blocks)
+    names = [field.name for field in fields(TokenBlock)]
+    if plain:
+        names.remove("segments")
+    parts = {name: torch.cat([block.tensor(name) for block in blocks], 1) for name in names}
     real = parts.pop("real")
     lengths = real.sum(1)
     last = parts["ranks"].max() + 1
@@ -81,6 +86,17 @@ def join_blocks(stretches: Sequence[TokenBlock], *, pad: int) -> View:
     )
 
 
-def gather_positions(values: Tensor, places: Tensor) -> Tensor:
+def gather_positions(values: Tensor, positions: Tensor) -> Tensor:
     """(B, N, …) values (B, T, …) at the given positions (B, N)."""
-    return values[torch.arange(len(values), device=values.device)[:, None], places]
+    return values[torch.arange(len(values), device=values.device)[:, None], positions]
+
+
+def log_probs_by_clean_position(network: Network, view: View, batch: Batch) -> LogProbs:
+    """Exact log-probabilities of a view's targets, by their positions in the clean batch."""
+    predictions = network.target_log_probs(view)
+    assert view.clean_positions is not None
+    rows = predictions.target_mask.nonzero(as_tuple=True)[0]
+    index = (rows, view.clean_positions[predictions.target_mask])
+    per_token = predictions.log_probs.new_zeros(batch.tokens.shape)
+    per_token = per_token.index_put(index, predictions.log_probs)
+    return LogProbs(per_token=per_token[:, 1:], kind="exact")

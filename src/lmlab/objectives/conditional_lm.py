@@ -1,4 +1,4 @@
-"""Conditional language modelling (sequence to sequence): next token given a source."""
+"""Conditional language modelling: seq2seq given a source text, or given image patches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmlab.core.system import Assembly
 from lmlab.core.untrusted_input import parse_integer
 from lmlab.core.view import View, causal_view
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.objective_interfaces import ImageTextObjective, Seq2SeqObjective
+from lmlab.objectives.objective_interfaces import Seq2SeqObjective, sum_losses
 
 
 class ConditionalLM(Seq2SeqObjective):
@@ -60,15 +60,15 @@ class ConditionalLM(Seq2SeqObjective):
             return super().loss(network, batch, state=state, generator=generator)
         assert isinstance(network, Assembly)
         view = self.view(batch, generator=generator)
-        places = prediction_mask(view)
+        target_mask = prediction_mask(view)
         assert view.prediction_view.targets is not None
         values, targets = (
-            network.hidden(view, state).values[places],
-            view.prediction_view.targets[places],
+            network.hidden(view, state).values[target_mask],
+            view.prediction_view.targets[target_mask],
         )
         exact, mean = network.emission.log_prob_and_mean(values, targets)
-        lost = -(1 - self.label_smoothing) * exact - self.label_smoothing * mean
-        return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device)), None
+        losses = -(1 - self.label_smoothing) * exact - self.label_smoothing * mean
+        return sum_losses(losses), None
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         source = self.source_view(batch.condition, len(batch), batch.tokens.device)
@@ -99,7 +99,7 @@ BACKGROUND_INTENSITY = -1.0
 """Intensity of pixel value 0; that of the highest value is 1."""
 
 
-class ImageConditionalLM(ConditionalLM, ImageTextObjective):
+class ImageConditionalLM(ConditionalLM):
     """Image to text: log p(s | x) = Σ_t log p(s_t | s_<t, x), x an image cut into patches.
 
     An image arrives as the condition of a batch: side² numbers row by row, from 0 to the highest of
@@ -114,12 +114,12 @@ class ImageConditionalLM(ConditionalLM, ImageTextObjective):
         super().__init__(vocabulary)
         self.image_size = side
         self.patch = patch
-        # Saved with the weights: only the tokeniser knows which id is which number.
+        # Saved with the weights: only the tokenizer knows which id is which number.
         self.register_buffer("intensity", torch.zeros(vocabulary.size))
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """Record which ids are numbers; all others map to intensity 0."""
-        words = {id: pieces.token(id) for id in range(self.vocabulary.size)}
+        words = {id: tokenizer.token(id) for id in range(self.vocabulary.size)}
         spelled = {id: parse_integer(word) for id, word in words.items()}
         numbers = {id: number for id, number in spelled.items() if number is not None}
         highest = max(numbers.values(), default=1) or 1
@@ -145,13 +145,13 @@ class ImageConditionalLM(ConditionalLM, ImageTextObjective):
         """(B, side²) tokens between the start and the end token."""
         size, vocabulary = self.image_size**2, self.vocabulary
         first = int(vocabulary.start is not None)
-        around = first + int(vocabulary.end is not None)
-        wrong = image.lengths[image.lengths != size + around]
-        if len(wrong):
+        special_count = first + int(vocabulary.end is not None)
+        wrong_lengths = image.lengths[image.lengths != size + special_count]
+        if len(wrong_lengths):
             raise UserError(
                 f"an image must have {self.image_size} × {self.image_size} = {size} pixels, got "
-                f"{int(wrong[0]) - around}; give images of that size, or train with another "
-                "--set image_size=…."
+                f"{int(wrong_lengths[0]) - special_count}; give images of that size, or "
+                "train with another --set image_size=…."
             )
         return image.tokens[:, first : first + size]
 

@@ -1,4 +1,4 @@
-"""Noise-contrastive estimation against one-token corruptions of the data."""
+"""Noise-contrastive estimation (NCE) of text energies: token corruptions, energy pooling, loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.membership import MembershipTest, NgramSet, TextSet
 from lmlab.layers.noise import sample_uniform
 from lmlab.layers.per_example_rng import per_example_uniform
-from lmlab.objectives.masking.token_masking import maskable_positions, ordinary_token_ids
+from lmlab.objectives.masking.token_masking import (
+    maskable_positions,
+    ordinary_token_ids,
+    ordinary_tokens_at,
+)
 from lmlab.objectives.objective_interfaces import (
     DATA_LABEL,
     NOISE_LABEL,
@@ -42,18 +46,15 @@ class AllPositionsPooling:
 
 
 @dataclass(frozen=True)
-class BlanksPooling:
+class BlanksPooling(AllPositionsPooling):
     """Sum over blanks: E = Σ_{t blank} e_t; the template takes part in attention only."""
-
-    def attention_mask(self, blanks: Tensor) -> AttentionMask:
-        return FullMask()
 
     def energy_mask(self, blanks: Tensor, real: Tensor) -> Tensor:
         return blanks & real
 
 
 @dataclass(frozen=True)
-class IsolatedTemplatePooling:
+class IsolatedTemplatePooling(AllPositionsPooling):
     """Isolated template: E = Σ_t e_t, the template attends only to itself and is constant.
 
     Its forward pass does not depend on the candidates, and it contributes a learned constant
@@ -64,9 +65,6 @@ class IsolatedTemplatePooling:
     def attention_mask(self, blanks: Tensor) -> AttentionMask:
         return ExplicitMask(blanks[:, :, None] | ~blanks[:, None, :])
 
-    def energy_mask(self, blanks: Tensor, real: Tensor) -> Tensor:
-        return real
-
 
 class TokenCorruption(nn.Module):
     """A distribution over replacement tokens for one position of each text, given the text."""
@@ -76,7 +74,7 @@ class TokenCorruption(nn.Module):
         return
 
     def forward(
-        self, batch: Batch, places: Tensor, count: int, *, generator: torch.Generator | None = None
+        self, batch: Batch, positions: Tensor, count: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """(B, count) replacements at the position (B,) of each text, possibly the original."""
         raise TypeError(f"{type(self).__name__} does not define forward")
@@ -90,11 +88,10 @@ class UniformCorruption(TokenCorruption):
         self.vocabulary = vocabulary
 
     def forward(
-        self, batch: Batch, places: Tensor, count: int, *, generator: torch.Generator | None = None
+        self, batch: Batch, positions: Tensor, count: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        table = ordinary_token_ids(self.vocabulary).to(places.device)
-        drawn = sample_uniform((len(batch), count), places.device, generator=generator)
-        return table[(drawn * len(table)).long().clamp(max=len(table) - 1)]
+        uniforms = sample_uniform((len(batch), count), positions.device, generator=generator)
+        return ordinary_tokens_at(self.vocabulary, uniforms)
 
 
 class UnigramCorruption(TokenCorruption):
@@ -115,7 +112,7 @@ class UnigramCorruption(TokenCorruption):
         self.weights[ordinary] = torch.from_numpy(counts)[ordinary].to(self.weights)
 
     def forward(
-        self, batch: Batch, places: Tensor, count: int, *, generator: torch.Generator | None = None
+        self, batch: Batch, positions: Tensor, count: int, generator: torch.Generator | None = None
     ) -> Tensor:
         return sample_by_weights(self.weights.expand(len(batch), -1), count, generator=generator)
 
@@ -133,15 +130,15 @@ class MaskedLMCorruption(TokenCorruption):
 
     @torch.no_grad()
     def forward(
-        self, batch: Batch, places: Tensor, count: int, *, generator: torch.Generator | None = None
+        self, batch: Batch, positions: Tensor, count: int, generator: torch.Generator | None = None
     ) -> Tensor:
         proposer = self.proposer.system
         assert isinstance(proposer, Fill)
         masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
-        masked[torch.arange(len(batch), device=places.device), places] = True
+        masked[torch.arange(len(batch), device=positions.device), positions] = True
         proposed = proposer.fill(batch, masked, generator=generator).log_probs.exp()
         weights = torch.zeros_like(proposed)
-        ordinary = ordinary_token_ids(proposer.vocabulary).to(places.device)
+        ordinary = ordinary_token_ids(proposer.vocabulary).to(positions.device)
         weights[:, ordinary] = proposed[:, ordinary]
         return sample_by_weights(weights, count, generator=generator)
 
@@ -151,9 +148,9 @@ def sample_by_weights(
 ) -> Tensor:
     """(B, count) samples in proportion to weights (B, V), by inverting their cumulative sum."""
     sums = weights.double().cumsum(-1)
-    drawn = sample_uniform((len(weights), count), weights.device, generator=generator).double()
+    uniforms = sample_uniform((len(weights), count), weights.device, generator=generator).double()
     # Strictly below the total, and past all tokens of weight zero.
-    return torch.searchsorted(sums, drawn * sums[:, -1:], right=True)
+    return torch.searchsorted(sums, uniforms * sums[:, -1:], right=True)
 
 
 BuildMembership = Callable[[NDArray[np.generic], NDArray[np.int64]], MembershipTest]
@@ -203,39 +200,45 @@ class CorruptionNCE(EnergyObjective):
         self.known = None if self.index is None else self.index(tokens, offsets)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        places, possible = self._places(batch, generator)
-        drawn = self.corruption(batch, places, self.negatives, generator=generator)
-        rows = torch.arange(len(batch), device=places.device)
+        positions, corruptible = self._sample_positions(batch, generator)
+        replacements = self.corruption(batch, positions, self.negatives, generator=generator)
+        rows = torch.arange(len(batch), device=positions.device)
         copies = batch.select(rows.repeat_interleave(self.negatives))
-        where = places.repeat_interleave(self.negatives)
-        made = copies.tokens.clone()
-        made[torch.arange(len(made), device=made.device), where] = drawn.flatten()
-        kept = possible.repeat_interleave(self.negatives) & ~self._members(copies, made, where)
-        blank = torch.cat([places, where[kept]])
-        inputs = torch.cat([batch.tokens, made[kept]])
-        blanks = torch.arange(inputs.shape[1], device=inputs.device) == blank[:, None]
-        told = torch.full_like(blank, NOISE_LABEL)
-        told[: len(batch)] = DATA_LABEL
+        noise_positions = positions.repeat_interleave(self.negatives)
+        corrupted = copies.tokens.clone()
+        corrupted[torch.arange(len(corrupted), device=corrupted.device), noise_positions] = (
+            replacements.flatten()
+        )
+        is_negative = corruptible.repeat_interleave(self.negatives) & ~self._is_in_data(
+            copies, corrupted, noise_positions
+        )
+        blank_positions = torch.cat([positions, noise_positions[is_negative]])
+        inputs = torch.cat([batch.tokens, corrupted[is_negative]])
+        blanks = torch.arange(inputs.shape[1], device=inputs.device) == blank_positions[:, None]
+        labels = torch.full_like(blank_positions, NOISE_LABEL)
+        labels[: len(batch)] = DATA_LABEL
         return View(
             inputs=inputs,
-            lengths=torch.cat([batch.lengths, copies.lengths[kept]]),
+            lengths=torch.cat([batch.lengths, copies.lengths[is_negative]]),
             attention_mask=self.pooling.attention_mask(blanks),
-            targets=told[:, None].expand_as(inputs).masked_fill(~blanks, NO_TARGET),
-            clean_positions=blank[:, None].expand_as(inputs).masked_fill(~blanks, -1),
+            targets=labels[:, None].expand_as(inputs).masked_fill(~blanks, NO_TARGET),
+            clean_positions=blank_positions[:, None].expand_as(inputs).masked_fill(~blanks, -1),
         )
 
-    def _places(self, batch: Batch, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def _sample_positions(
+        self, batch: Batch, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
         """(B,) the corrupted position, and whether the text has one."""
         allowed = maskable_positions(batch, self.vocabulary)
-        drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
-        return drawn.masked_fill(~allowed, -1.0).argmax(1), allowed.any(1)
+        uniforms = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        return uniforms.masked_fill(~allowed, -1.0).argmax(1), allowed.any(1)
 
-    def _members(self, copies: Batch, made: Tensor, places: Tensor) -> Tensor:
+    def _is_in_data(self, copies: Batch, corrupted: Tensor, positions: Tensor) -> Tensor:
         """(N,) bool: whether the corrupted texts (N, T) are in the data or unchanged."""
-        same = (made == copies.tokens).all(1)
+        same = (corrupted == copies.tokens).all(1)
         if self.index is None:
             return torch.zeros_like(same)
         if self.known is None:
             return same
-        asked = (each.cpu().numpy() for each in (made, copies.lengths, places))
-        return same | torch.from_numpy(self.known(*asked)).to(same.device)
+        arrays = (tensor.cpu().numpy() for tensor in (corrupted, copies.lengths, positions))
+        return same | torch.from_numpy(self.known(*arrays)).to(same.device)

@@ -1,4 +1,4 @@
-"""Denoising seq2seq (BART): the encoder reads a corrupted text, the decoder generates the original.
+"""Denoising seq2seq (BART): five noising functions; the decoder generates the original text.
 
 A noising function returns the positions of the text that remain, in their new order, and -1 for a
 mask token. So noises compose, and it stays known which tokens the source shows.
@@ -14,7 +14,6 @@ from typing import Protocol
 import numpy as np
 
 from lmlab.core.errors import unknown_name
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.objectives.denoising_base import (
     CorruptedSource,
     DenoisingObjective,
@@ -52,8 +51,8 @@ class TokenDeletion:
     rate: float = 0.3
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
-        kept: np.ndarray = (random.random(len(tokens)) >= self.rate).nonzero()[0]
-        return kept
+        remaining: np.ndarray = (random.random(len(tokens)) >= self.rate).nonzero()[0]
+        return remaining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class TextInfilling:
 
     ⌈rate · T⌉ tokens are masked, so the span sampled last may be cut short; an empty span inserts a
     mask token where nothing is missing. All layouts of the spans among the remaining tokens are
-    equally likely. Empty spans lengthen the source: those that would exceed `longest` are dropped.
+    equally likely. Empty spans lengthen the source: those beyond `max_length` are dropped.
     """
 
     rate: float = 0.3
@@ -81,12 +80,12 @@ class TextInfilling:
 
     def sample_span_lengths(self, time: int, random: np.random.Generator) -> list[int]:
         """Span lengths of a text, from left to right."""
-        left, spans = ceil_share(self.rate, time), []
-        hidden = left
-        while left > 0:
-            spans.append(min(int(random.poisson(self.mean)), left))
-            left -= spans[-1]
-        while self.max_length is not None and time - hidden + len(spans) > self.max_length:
+        remaining, spans = ceil_share(self.rate, time), []
+        masked_count = remaining
+        while remaining > 0:
+            spans.append(min(int(random.poisson(self.mean)), remaining))
+            remaining -= spans[-1]
+        while self.max_length is not None and time - masked_count + len(spans) > self.max_length:
             if 0 not in spans:
                 break
             spans.remove(0)
@@ -110,15 +109,15 @@ class DocumentRotation:
     """Document rotation: the text rotated to start at a uniformly random token."""
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
-        places = np.arange(len(tokens))
-        return np.roll(places, -int(random.integers(len(tokens)))) if len(tokens) else places
+        positions = np.arange(len(tokens))
+        return np.roll(positions, -int(random.integers(len(tokens)))) if len(tokens) else positions
 
 
 NOISES = ("masking", "deletion", "infilling", "permutation", "rotation")
 
 
 def make_noise(
-    name: str, *, rate: float, mean: float, longest: int | None, sentences: SentenceSplitter
+    name: str, *, rate: float, mean: float, max_length: int | None, sentences: SentenceSplitter
 ) -> NoisingFunction:
     """One of BART's five noising functions (Lewis et al. 2020), by name."""
     match name:
@@ -127,7 +126,7 @@ def make_noise(
         case "deletion":
             return TokenDeletion(rate)
         case "infilling":
-            return TextInfilling(rate=rate, mean=mean, max_length=longest)
+            return TextInfilling(rate=rate, mean=mean, max_length=max_length)
         case "permutation":
             return SentencePermutation(sentences)
         case "rotation":
@@ -144,39 +143,36 @@ class BARTDenoising(DenoisingObjective):
 
     def __init__(
         self,
-        spelling: DenoisingSpecialTokens,
+        special_tokens: DenoisingSpecialTokens,
         noises: Sequence[NoisingFunction],
         *,
         sentences: SentenceSplitter | None = None,
-        whole: float = 0.0,
+        full_mask_rate: float = 0.0,
     ) -> None:
-        super().__init__(spelling, whole=whole)
+        super().__init__(special_tokens, full_mask_rate=full_mask_rate)
         self.noises = tuple(noises)
-        self.sentences = sentences or SentenceSplitter()
-
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        self.sentences.setup_tokenizer(pieces, self.vocabulary.size)
+        self.sentences: SentenceSplitter = sentences or SentenceSplitter()
 
     def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
         """The corrupted source of a text; all positions are targets."""
-        shown = CorruptedSource(tokens, np.arange(len(tokens)))
+        source = CorruptedSource(tokens, np.arange(len(tokens)))
         for noise in self.noises:
-            places = noise(shown.tokens, random=random)
-            shown = CorruptedSource(
-                take_positions(shown.tokens, places, self.special_tokens.mask),
-                take_positions(shown.positions, places, MASKED_POSITION),
+            positions = noise(source.tokens, random=random)
+            source = CorruptedSource(
+                take_positions(source.tokens, positions, self.special_tokens.mask),
+                take_positions(source.positions, positions, MASKED_POSITION),
             )
-        return shown, np.arange(len(tokens))
+        return source, np.arange(len(tokens))
 
 
-def take_positions(values: np.ndarray, places: np.ndarray, hidden: int) -> np.ndarray:
-    """(S,) values (T,) at the positions, and `hidden` at mask tokens."""
-    found = np.full(len(places), hidden, dtype=np.int64)
-    shown = places != MASKED_POSITION
-    found[shown] = values[places[shown]]
-    return found
+def take_positions(values: np.ndarray, positions: np.ndarray, mask: int) -> np.ndarray:
+    """(S,) values (T,) at the positions, and `mask` at mask tokens."""
+    taken = np.full(len(positions), mask, dtype=np.int64)
+    visible = positions != MASKED_POSITION
+    taken[visible] = values[positions[visible]]
+    return taken
 
 
 def concatenate_arrays(parts: Sequence[np.ndarray]) -> np.ndarray:

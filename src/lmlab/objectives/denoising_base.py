@@ -1,4 +1,4 @@
-"""Base class of denoising seq2seq objectives: corrupted source in, original text out."""
+"""Denoising seq2seq objectives: base class, special tokens of the source, sentence splitting."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from lmlab.objectives.objective_interfaces import Seq2SeqObjective
 SENTENCE_END_MARKS = (".", "!", "?", ";", "。", "！", "？", "；")
 """Sentence-final punctuation."""
 WHITESPACE_MARKERS = ("</w>", "▁", "Ġ")
-"""Tokenisers' whitespace markers, after a piece or alone."""
+"""Tokenizers' whitespace markers, after a piece or alone."""
 
 
 class SentenceSplitter:
     """Splits texts after tokens that end a sentence; a text without any is one sentence.
 
-    The tokens are known from the tokeniser (`setup_tokenizer`). Words with attached punctuation
+    The tokens are known from the tokenizer (`setup_tokenizer`). Words with attached punctuation
     ("dog.") end a sentence too, at the price that "e.g." does as well.
     """
 
@@ -38,10 +38,10 @@ class SentenceSplitter:
         self.ends = np.array(sorted(set(ends)), dtype=np.int64)
         """Ids of sentence-final tokens."""
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol, size: int) -> None:
-        """Find which of a tokeniser's `size` tokens end a sentence; earlier ones are kept."""
-        found = {token for token in range(size) if is_sentence_end(pieces.token(token))}
-        self.ends = np.array(sorted(found | set(self.ends.tolist())), dtype=np.int64)
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol, size: int) -> None:
+        """Find which of a tokenizer's `size` tokens end a sentence; earlier ones are kept."""
+        ends = {token for token in range(size) if is_sentence_end(tokenizer.token(token))}
+        self.ends = np.array(sorted(ends | set(self.ends.tolist())), dtype=np.int64)
 
     def split(self, tokens: np.ndarray) -> list[np.ndarray]:
         """Positions of each sentence of a text (T,); consecutive marks end only one."""
@@ -96,14 +96,14 @@ class DenoisingSpecialTokens:
         vocabulary: Vocabulary,
         *,
         mask: int | None = None,
-        opening: tuple[int, ...] = (),
-        source_start: bool = True,
+        decoder_prefix: tuple[int, ...] = (),
+        source_has_start: bool = True,
     ) -> DenoisingSpecialTokens:
         """Use the vocabulary's mask token, unless another id is given."""
         mask = vocabulary.mask if mask is None else mask
         if mask is None:
             raise UserError(
-                "denoising needs a mask token, and this tokeniser has none; use one that has "
+                "denoising needs a mask token, and this tokenizer has none; use one that has "
                 "<mask> or [MASK], or give the mask token's id."
             )
         if not 0 <= mask < vocabulary.size:
@@ -112,7 +112,10 @@ class DenoisingSpecialTokens:
                 f"{mask}."
             )
         return cls(
-            vocabulary=vocabulary, mask=mask, decoder_prefix=opening, source_has_start=source_start
+            vocabulary=vocabulary,
+            mask=mask,
+            decoder_prefix=decoder_prefix,
+            source_has_start=source_has_start,
         )
 
     @property
@@ -137,22 +140,27 @@ class DenoisingObjective(Seq2SeqObjective):
     """Denoising seq2seq; log p(s) = Σ_t log p(s_t | s_<t, a source of a single mask token).
 
     In training a subclass corrupts the source. With everything masked the decoder is a normalised
-    language model, so log_prob is exact. A share `whole` of the training texts is fully masked,
-    unlike in the papers; how well log_prob is trained depends on it. A text with a condition (a
-    pair) is decoded given that source, uncorrupted.
+    language model, so log_prob is exact. A share `full_mask_rate` of the training texts is fully
+    masked, unlike in the papers; how well log_prob is trained depends on it. A text with a
+    condition (a pair) is decoded given that source, uncorrupted.
     """
 
     kind: ClassVar[ScoreKind] = "exact"
+    sentences: SentenceSplitter | None = None
+    """Splits texts into sentences, where the corruption needs them."""
 
-    def __init__(self, spelling: DenoisingSpecialTokens, *, whole: float = 0.0) -> None:
+    def __init__(
+        self, special_tokens: DenoisingSpecialTokens, *, full_mask_rate: float = 0.0
+    ) -> None:
         super().__init__()
-        self.special_tokens = spelling
-        self.vocabulary = spelling.vocabulary
-        self.full_mask_rate = whole
+        self.special_tokens = special_tokens
+        self.vocabulary = special_tokens.vocabulary
+        self.full_mask_rate = full_mask_rate
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        """Receive the tokeniser; used by objectives that split sentences."""
-        return
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        """Receive the tokenizer before training."""
+        if self.sentences is not None:
+            self.sentences.setup_tokenizer(tokenizer, self.vocabulary.size)
 
     def decoder_prefix(self) -> tuple[int, ...]:
         return self.special_tokens.decoder_prefix or (self.vocabulary.bos,)
@@ -171,17 +179,19 @@ class DenoisingObjective(Seq2SeqObjective):
     def fully_masked_source(self) -> CorruptedSource:
         return CorruptedSource(np.array([self.special_tokens.mask]), np.array([-1]))
 
-    def corrupted_source_view(self, shown: Sequence[CorruptedSource], device: torch.device) -> View:
+    def corrupted_source_view(
+        self, sources: Sequence[CorruptedSource], device: torch.device
+    ) -> View:
         """The encoder's view of sources, framed by start and end tokens, with token origins."""
-        before, after = self.special_tokens.source_frame
-        framed = [[*before, *each.tokens.tolist(), *after] for each in shown]
+        prefix, suffix = self.special_tokens.source_frame
+        framed = [[*prefix, *source.tokens.tolist(), *suffix] for source in sources]
         batch = Batch.collate(framed, self.vocabulary.pad).to(device)
         clean_positions = torch.full_like(batch.tokens, -1)
-        for row, each in enumerate(shown):
+        for row, source in enumerate(sources):
             # Position 0 of a text is its start token; the body begins at 1.
-            places = np.where(each.positions < 0, -1, each.positions + 1)
-            inside = slice(len(before), len(before) + len(places))
-            clean_positions[row, inside] = torch.from_numpy(places).to(clean_positions)
+            positions = np.where(source.positions < 0, -1, source.positions + 1)
+            inside = slice(len(prefix), len(prefix) + len(positions))
+            clean_positions[row, inside] = torch.from_numpy(positions).to(clean_positions)
         return View(
             inputs=batch.tokens,
             lengths=batch.lengths,
@@ -191,30 +201,32 @@ class DenoisingObjective(Seq2SeqObjective):
 
     def decoder_view(self, batch: Batch) -> View:
         """The decoder's view when it generates the whole text."""
-        view, opening = causal_view(batch), self.special_tokens.decoder_prefix
-        if not opening:
+        view, prefix = causal_view(batch), self.special_tokens.decoder_prefix
+        if not prefix:
             return view
         assert view.targets is not None and view.clean_positions is not None
-        more = len(opening) - 1
-        front = torch.tensor(opening, device=view.inputs.device).expand(len(batch), -1)
+        extra = len(prefix) - 1
+        prefix_tokens = torch.tensor(prefix, device=view.inputs.device).expand(len(batch), -1)
         return replace(
             view,
-            inputs=torch.cat([front, view.inputs[:, 1:]], 1),
-            lengths=torch.where(view.lengths > 0, view.lengths + more, 0),
-            targets=F.pad(view.targets, (more, 0), value=NO_TARGET),
-            clean_positions=F.pad(view.clean_positions, (more, 0), value=-1),
+            inputs=torch.cat([prefix_tokens, view.inputs[:, 1:]], 1),
+            lengths=torch.where(view.lengths > 0, view.lengths + extra, 0),
+            targets=F.pad(view.targets, (extra, 0), value=NO_TARGET),
+            clean_positions=F.pad(view.clean_positions, (extra, 0), value=-1),
         )
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
             return self.conditional_view(batch)
-        random, shown, parts = numpy_generator(generator), [], []
+        random, sources, parts = numpy_generator(generator), [], []
         for body in text_bodies(batch, self.vocabulary):
-            whole = random.random() < self.full_mask_rate
-            seen, part = self.corrupt_fully(body) if whole else self.corrupt(body, random)
-            shown.append(seen)
+            fully_masked = random.random() < self.full_mask_rate
+            corrupted, part = (
+                self.corrupt_fully(body) if fully_masked else self.corrupt(body, random)
+            )
+            sources.append(corrupted)
             parts.append(part)
-        source = self.corrupted_source_view(shown, batch.tokens.device)
+        source = self.corrupted_source_view(sources, batch.tokens.device)
         return replace(source, decoder=self.partial_decoder_view(batch, parts))
 
     def corrupt(
@@ -227,27 +239,27 @@ class DenoisingObjective(Seq2SeqObjective):
         """Mask the whole text; all of it is the target."""
         return self.fully_masked_source(), np.arange(len(tokens))
 
-    def partial_decoder_view(self, batch: Batch, parts: Sequence[np.ndarray]) -> View:
+    def partial_decoder_view(self, batch: Batch, target_positions: Sequence[np.ndarray]) -> View:
         """The decoder's view when the targets are the tokens at some positions of each text's body.
 
         The end token follows, unless the text itself was truncated there.
         """
         rows, clean_positions = [], []
-        for tokens, length, part in zip(
-            batch.tokens.tolist(), batch.lengths.tolist(), parts, strict=True
+        for tokens, length, positions in zip(
+            batch.tokens.tolist(), batch.lengths.tolist(), target_positions, strict=True
         ):
             ended = length > 1 and tokens[length - 1] == self.vocabulary.end
             body = length - 1 - ended
-            to_the_end = body == (part[-1] + 1 if len(part) else 0)
-            end = self.special_tokens.source_frame[1] if ended or not to_the_end else []
-            rows.append([tokens[0], *(tokens[place + 1] for place in part), *end])
-            here = [length - 1] if ended and to_the_end else [-1]
-            clean_positions.append([*(part + 1), *here][: len(rows[-1]) - 1])
+            reaches_end = body == (positions[-1] + 1 if len(positions) else 0)
+            end = self.special_tokens.source_frame[1] if ended or not reaches_end else []
+            rows.append([tokens[0], *(tokens[position + 1] for position in positions), *end])
+            end_position = [length - 1] if ended and reaches_end else [-1]
+            clean_positions.append([*(positions + 1), *end_position][: len(rows[-1]) - 1])
         view = self.decoder_view(Batch.collate(rows, self.vocabulary.pad).to(batch.tokens.device))
         assert view.clean_positions is not None
-        told = Batch.collate(clean_positions, -1).tokens.to(view.clean_positions)
+        padded = Batch.collate(clean_positions, -1).tokens.to(view.clean_positions)
         return replace(
-            view, clean_positions=F.pad(told, (len(self.decoder_prefix()) - 1, 0), value=-1)
+            view, clean_positions=F.pad(padded, (len(self.decoder_prefix()) - 1, 0), value=-1)
         )
 
     def conditional_view(self, batch: Batch) -> View:
@@ -279,6 +291,6 @@ def text_bodies(batch: Batch, vocabulary: Vocabulary) -> list[np.ndarray]:
 
 def numpy_generator(generator: torch.Generator | None) -> np.random.Generator:
     """A NumPy generator seeded by torch's: faster for many small draws over texts of any length."""
-    home = torch.device("cpu") if generator is None else generator.device
-    seed = torch.randint(2**62, (1,), generator=generator, device=home)
+    device = torch.device("cpu") if generator is None else generator.device
+    seed = torch.randint(2**62, (1,), generator=generator, device=device)
     return np.random.default_rng(int(seed))

@@ -19,21 +19,21 @@ class DocumentMarginal(Protocol):
     decoding_methods: ClassVar[tuple[str, ...]]
     """Decoding methods that the marginal supports, the paper's own first."""
 
-    def log_probs(self, log_weights: Tensor, each: Tensor) -> Tensor:
+    def log_probs(self, log_weights: Tensor, token_log_probs: Tensor) -> Tensor:
         """(B, T) log p(y_t | x, y_<t), marginalised over documents.
 
-        `log_weights` (B, K) is log p(z | x), `each` (B, K, T) is log p(y_t | x, z, y_<t).
+        `log_weights` (B, K) is log p(z | x), the others (B, K, T) are log p(y_t | x, z, y_<t).
         """
         ...
 
-    def posteriors(self, log_weights: Tensor, each: Tensor) -> Tensor:
+    def posteriors(self, log_weights: Tensor, token_log_probs: Tensor) -> Tensor:
         """(B, K, T) document posterior log p(z | x, y_≤t) at each token."""
         ...
 
-    def update_weights(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
+    def update_weights(self, log_weights: Tensor, last_log_probs: Callable[[], Tensor]) -> Tensor:
         """(B, K) document weights after a token was generated.
 
-        `written` returns its (B, K) log p(y_t | x, z, y_<t), and is called only where needed.
+        `last_log_probs` returns its (B, K) log p(y_t | x, z, y_<t); called only where needed.
         """
         ...
 
@@ -43,13 +43,13 @@ class RAGTokenMarginal:
 
     decoding_methods: ClassVar[tuple[str, ...]] = ("beam", "greedy", "sample")
 
-    def log_probs(self, log_weights: Tensor, each: Tensor) -> Tensor:
-        return torch.logsumexp(log_weights[..., None] + each, dim=1)
+    def log_probs(self, log_weights: Tensor, token_log_probs: Tensor) -> Tensor:
+        return torch.logsumexp(log_weights[..., None] + token_log_probs, dim=1)
 
-    def posteriors(self, log_weights: Tensor, each: Tensor) -> Tensor:
-        return F.log_softmax(log_weights[..., None] + each, dim=1)
+    def posteriors(self, log_weights: Tensor, token_log_probs: Tensor) -> Tensor:
+        return F.log_softmax(log_weights[..., None] + token_log_probs, dim=1)
 
-    def update_weights(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
+    def update_weights(self, log_weights: Tensor, last_log_probs: Callable[[], Tensor]) -> Tensor:
         return log_weights
 
 
@@ -67,23 +67,23 @@ class RAGSequenceMarginal:
 
     decoding_methods: ClassVar[tuple[str, ...]] = ("thorough", "fast", "beam", "greedy", "sample")
 
-    def log_probs(self, log_weights: Tensor, each: Tensor) -> Tensor:
+    def log_probs(self, log_weights: Tensor, token_log_probs: Tensor) -> Tensor:
         # The posterior in double precision, as it sums over the whole text.
-        joint = log_weights.double()[..., None] + each.double().cumsum(2)
-        before = torch.cat([log_weights.double()[..., None], joint[..., :-1]], 2)
-        weights = normalise_log_weights(before[..., : each.shape[2]])
-        return torch.logsumexp(weights + each, dim=1).to(each.dtype)
+        joint = log_weights.double()[..., None] + token_log_probs.double().cumsum(2)
+        prior = torch.cat([log_weights.double()[..., None], joint[..., :-1]], 2)
+        weights = normalise_log_weights(prior[..., : token_log_probs.shape[2]])
+        return torch.logsumexp(weights + token_log_probs, dim=1).to(token_log_probs.dtype)
 
-    def posteriors(self, log_weights: Tensor, each: Tensor) -> Tensor:
-        return normalise_log_weights(log_weights[..., None] + each.cumsum(2))
+    def posteriors(self, log_weights: Tensor, token_log_probs: Tensor) -> Tensor:
+        return normalise_log_weights(log_weights[..., None] + token_log_probs.cumsum(2))
 
-    def update_weights(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
-        return normalise_log_weights(log_weights + written())
+    def update_weights(self, log_weights: Tensor, last_log_probs: Callable[[], Tensor]) -> Tensor:
+        return normalise_log_weights(log_weights + last_log_probs())
 
 
 def normalise_log_weights(log_weights: Tensor) -> Tensor:
     """Normalise the weights (B, K, …); uniform where the text has probability zero."""
     total = torch.logsumexp(log_weights, dim=1, keepdim=True)
     possible = total > -torch.inf
-    alike = log_weights.new_tensor(1 / log_weights.shape[1]).log()
-    return torch.where(possible, log_weights - total.where(possible, 0), alike)
+    uniform = log_weights.new_tensor(1 / log_weights.shape[1]).log()
+    return torch.where(possible, log_weights - total.where(possible, 0), uniform)

@@ -1,4 +1,4 @@
-"""Evidence lower bound (text VAE): reconstruction from an inferred latent, minus a KL term."""
+"""Evidence lower bound (ELBO) of a text VAE: KL annealing, free bits; importance-weighted bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.backbones.backbone_interfaces import SentenceEncoder
 from lmlab.core.batch import Batch
 from lmlab.core.capture import NON_NEGATIVE, Capture
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Network, Predictions
+from lmlab.core.parts import Network, Objective, Predictions
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
@@ -25,14 +25,14 @@ from lmlab.inference.latent_distributions import (
     sobol_points,
 )
 from lmlab.layers.noise import TokenNoise, add_gaussian_noise, sample_uniform
-from lmlab.objectives.objective_interfaces import LatentNetwork, LatentObjective
+from lmlab.objectives.objective_interfaces import LatentNetwork
 
 BoundName = Literal["elbo", "importance"]
 POSITIONS_PER_CHUNK = 16384
 """Positions decoded at once when a batch is scored with several latent samples."""
 
 
-class ELBO(LatentObjective):
+class ELBO(Objective):
     """ELBO: log p(s) ≥ E_q(z|s)[log p(s | z)] - KL(q(z | s) || p(z)) (Kingma and Welling 2014).
 
     Training samples one latent per sentence and weights the KL by β, annealed from 0 to 1 over
@@ -83,8 +83,8 @@ class ELBO(LatentObjective):
         view = causal_view(batch)
         if self.word_dropout is None or not self.training:
             return view
-        fed = self.word_dropout(view.inputs[:, 1:], view.lengths - 1, generator=generator)
-        return replace(view, inputs=torch.cat([view.inputs[:, :1], fed], dim=1))
+        inputs = self.word_dropout(view.inputs[:, 1:], view.lengths - 1, generator=generator)
+        return replace(view, inputs=torch.cat([view.inputs[:, :1], inputs], dim=1))
 
     def posterior(
         self, batch: Batch, *, generator: torch.Generator | None = None
@@ -96,13 +96,14 @@ class ELBO(LatentObjective):
         return self.latent.posterior(self.to_posterior(self.encoder(tokens, lengths)))
 
     def encode(self, batch: Batch) -> Tensor:
+        """(B, L) the posterior mean."""
         return self.posterior(batch).mean
 
     def sample_latents(self, rows: int, *, generator: torch.Generator | None = None) -> Tensor:
         like = self.to_posterior.weight
         shape = (rows, self.latent.size)
-        drawn = self.latent.sample_prior(sample_uniform(shape, like.device, generator=generator))
-        return drawn.to(like)
+        latents = self.latent.sample_prior(sample_uniform(shape, like.device, generator=generator))
+        return latents.to(like)
 
     def loss(
         self,
@@ -121,16 +122,16 @@ class ELBO(LatentObjective):
         if self.training:
             latents = add_gaussian_noise(latents, self.latent_noise, generator=generator)
         view = self.view(batch, generator=generator)
-        found = network.target_log_probs(view, network.state_from_latents(latents))
-        count = torch.tensor(float(found.log_probs.numel()), device=mean.device)
+        predictions = network.target_log_probs(view, network.state_from_latents(latents))
+        count = torch.tensor(float(predictions.log_probs.numel()), device=mean.device)
         # A row without targets is no sentence and has no KL.
-        divergence = posterior.kl_divergence()[found.target_mask.any(1)]
-        price = divergence.clamp(min=self.free_bits).sum()
+        divergence = posterior.kl_divergence()[predictions.target_mask.any(1)]
+        penalty = divergence.clamp(min=self.free_bits).sum()
         parts = {
-            "reconstruction": Loss(-found.log_probs.sum(), count),
+            "reconstruction": Loss(-predictions.log_probs.sum(), count),
             "divergence": Loss(divergence.sum(), count),
         }
-        return Loss(parts["reconstruction"].total + self.weight * price, count, parts), None
+        return Loss(parts["reconstruction"].total + self.weight * penalty, count, parts), None
 
     def log_prob(
         self,
@@ -152,30 +153,30 @@ class ELBO(LatentObjective):
         latents = posterior.reparameterised_sample(uniforms)
         per_token = self._reconstructions(network, view, latents)
         if self.bound == "elbo":
-            whole = -posterior.kl_divergence().sum(-1)
+            per_sequence = -posterior.kl_divergence().sum(-1)
             per_token = per_token.mean(0)
         else:
-            prices = self.latent.prior_log_prob(latents) - posterior.log_prob(latents)
-            joint = per_token.sum(-1) + prices
+            log_ratios = self.latent.prior_log_prob(latents) - posterior.log_prob(latents)
+            joint = per_token.sum(-1) + log_ratios
             total = torch.logsumexp(joint, 0) - math.log(self.samples)
             # Token terms at points weighted by their posterior; the remainder belongs to no token.
             per_token = (torch.softmax(joint, 0)[..., None] * per_token).sum(0)
-            whole = total - per_token.sum(-1)
-        nothing = view.lengths == 0
+            per_sequence = total - per_token.sum(-1)
+        empty = view.lengths == 0
         return LogProbs(
-            per_token=per_token, per_sequence=whole.masked_fill(nothing, 0.0), kind=self.kind
+            per_token=per_token, per_sequence=per_sequence.masked_fill(empty, 0.0), kind=self.kind
         )
 
     def _reconstructions(self, network: LatentNetwork, view: View, latents: Tensor) -> Tensor:
         """(S, B, T) log p(s_t | s_<t, z) for latents (S, B, L), in chunks of points."""
         group = max(1, POSITIONS_PER_CHUNK // max(1, view.inputs.numel()))
-        found = []
-        for some in latents.split(group):
-            repeated = _repeated(view, len(some))
-            state = network.state_from_latents(some.flatten(0, 1))
+        log_probs = []
+        for points in latents.split(group):
+            repeated = _repeated(view, len(points))
+            state = network.state_from_latents(points.flatten(0, 1))
             predictions: Predictions = network.target_log_probs(repeated, state)
-            found.append(predictions.to_dense().unflatten(0, (len(some), -1)))
-        return torch.cat(found)
+            log_probs.append(predictions.to_dense().unflatten(0, (len(points), -1)))
+        return torch.cat(log_probs)
 
     def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
         posterior = self.posterior(batch)

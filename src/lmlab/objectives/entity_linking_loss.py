@@ -1,4 +1,4 @@
-"""Entity linking with masked language modelling (KnowBert): linking losses and their objective."""
+"""KnowBert's objective: masked LM plus entity linking, by a softmax or max-margin loss."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ class MarginLinkingLoss:
     margin: float = 0.2
 
     def __call__(self, scores: Tensor, gold: Tensor) -> Tensor:
-        right = scores.gather(-1, gold[:, None])
+        gold_scores = scores.gather(-1, gold[:, None])
         # Missing candidates score minus infinity, and cost nothing.
-        wrong = (self.margin + scores).clamp(min=0).scatter(-1, gold[:, None], 0.0)
-        return (self.margin - right).clamp(min=0).squeeze(-1) + wrong.sum(-1)
+        negatives = (self.margin + scores).clamp(min=0).scatter(-1, gold[:, None], 0.0)
+        return (self.margin - gold_scores).clamp(min=0).squeeze(-1) + negatives.sum(-1)
 
 
-def linking_loss(measure: LinkingLoss, scores: Tensor, spans: MentionSpans) -> Loss:
+def linking_loss(loss_function: LinkingLoss, scores: Tensor, spans: MentionSpans) -> Loss:
     """Loss over the mentions whose gold entity is among their candidates, and their number."""
     matches = (spans.candidates == spans.entities[:, None]) & (spans.entities != NO_ENTITY)[:, None]
-    asked = matches.any(-1)
-    gold = matches[asked].long().argmax(-1) if bool(asked.any()) else spans.rows[:0]
-    lost = measure(scores[asked], gold) if len(gold) else scores.new_zeros(0)
-    return Loss(lost.sum(), asked.sum().to(scores.dtype))
+    has_gold = matches.any(-1)
+    gold = matches[has_gold].long().argmax(-1) if bool(has_gold.any()) else spans.rows[:0]
+    losses = loss_function(scores[has_gold], gold) if len(gold) else scores.new_zeros(0)
+    return Loss(losses.sum(), has_gold.sum().to(scores.dtype))
 
 
 class EntityLinkingMLM(BERTObjective):
@@ -93,8 +93,8 @@ class EntityLinkingMLM(BERTObjective):
         self.weight = weight
         self.linking_only = False
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        self.lexicon.setup_tokenizer(pieces, unknown=self.vocabulary.unknown)
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        self.lexicon.setup_tokenizer(tokenizer, unknown=self.vocabulary.unknown)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         view = super().view(batch, generator=generator)
@@ -104,9 +104,9 @@ class EntityLinkingMLM(BERTObjective):
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         return replace(super().fill_view(batch, masked), spans=self.find(batch, masked))
 
-    def find(self, batch: Batch, hidden: Tensor) -> MentionSpans:
-        """The mentions of a clean batch without any masked position of `hidden` (B, T)."""
-        return self.lexicon.find(batch, maskable_positions(batch, self.vocabulary) & ~hidden)
+    def find(self, batch: Batch, masked: Tensor) -> MentionSpans:
+        """The mentions of a clean batch without any position of `masked` (B, T)."""
+        return self.lexicon.find(batch, maskable_positions(batch, self.vocabulary) & ~masked)
 
     def loss(
         self,
@@ -119,36 +119,36 @@ class EntityLinkingMLM(BERTObjective):
         """MLM loss plus linking loss, per masked token."""
         view = self.view(batch, generator=generator)
         hidden = network.hidden(view, state)
-        linked = self._linked(view, hidden)
+        linked = self._linking_loss(view, hidden)
         if self.linking_only and self.training:
             return Loss(linked.total, linked.count, {"linking": linked}), None
         masked = weighted_cross_entropy(view, network.predict(view, hidden))
         total = masked.total + self.weight * linked.total
         return Loss(total, masked.count, {"masked": masked, "linking": linked}), None
 
-    def _linked(self, view: View, hidden: HiddenStates) -> Loss:
+    def _linking_loss(self, view: View, hidden: HiddenStates) -> Loss:
         assert view.spans is not None
-        [found] = hidden.memory_outputs.values()
-        return linking_loss(self.linking, found["scores"], view.spans)
+        [outputs] = hidden.memory_outputs.values()
+        return linking_loss(self.linking, outputs["scores"], view.spans)
 
     def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
         """Candidate weights of each mention of the clean text."""
         view = self.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
-        [found] = network.hidden(view).memory_outputs.values()
+        [outputs] = network.hidden(view).memory_outputs.values()
         spans = view.spans
         assert spans is not None
         # Of mentions with the same first word, the longest, which comes last.
-        longest = torch.ones_like(spans.rows, dtype=torch.bool)
-        longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
-        places = torch.stack([spans.rows[longest], spans.first[longest]], -1)
+        is_longest = torch.ones_like(spans.rows, dtype=torch.bool)
+        is_longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
+        positions = torch.stack([spans.rows[is_longest], spans.first[is_longest]], -1)
         entities = self.lexicon.knowledge.entities
         links = mention_capture(
             batch,
             "entity",
-            places.tolist(),
-            _by_entity(spans.candidates[longest], found["weights"][longest], len(entities)),
+            positions.tolist(),
+            _by_entity(spans.candidates[is_longest], outputs["weights"][is_longest], len(entities)),
             [entity.title or entity.name for entity in entities],
-            reading=(
+            caption=(
                 "The detected mentions, by their first word, and p(entity) of each among its "
                 "candidates."
             ),

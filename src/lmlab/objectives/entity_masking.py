@@ -1,4 +1,4 @@
-"""Mention masking with memory losses (Entities as Experts, Facts as Experts)."""
+"""Mention masking (EaE, FaE): masked LM plus mention detection, entity linking and fact losses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans, annotated_spans, bio_tags
-from lmlab.core.hidden_memory import (
+from lmlab.core.entity_memory import (
     ANSWER_LOG_PROBS,
     ENTITY_LOG_PROBS,
     FACT_LOG_PROBS,
@@ -18,22 +17,23 @@ from lmlab.core.hidden_memory import (
     MENTION_TAGS,
     SUPPORTED_FACTS,
 )
+from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans, annotated_spans, bio_tags
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, weighted_cross_entropy
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.per_example_rng import per_example_uniform
-from lmlab.objectives.masked_language_modelling import masked_view
 from lmlab.objectives.masking.token_masking import (
     MaskReplacement,
     ensure_one_masked,
     maskable_positions,
+    masked_view,
     require_mask_token,
     run_starts,
     shift_right,
 )
-from lmlab.objectives.objective_interfaces import MaskedLMObjective
+from lmlab.objectives.objective_interfaces import MaskedLMObjective, sum_losses
 
 
 class EntityMaskingObjective(MaskedLMObjective):
@@ -65,30 +65,30 @@ class EntityMaskingObjective(MaskedLMObjective):
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         allowed = maskable_positions(batch, self.vocabulary)
         entities = batch.entities
-        told = torch.full_like(batch.tokens, NO_ENTITY) if entities is None else entities
-        mention = allowed & (told != NO_ENTITY)
-        chosen = self._choose(told, mention, allowed, generator)
-        shown = self.replacement(batch.tokens, chosen, generator=generator)
-        shown = shown.masked_fill(chosen & mention, require_mask_token(self.vocabulary))
-        view = masked_view(batch, shown, chosen)
+        entity_ids = torch.full_like(batch.tokens, NO_ENTITY) if entities is None else entities
+        mention = allowed & (entity_ids != NO_ENTITY)
+        chosen = self._choose(entity_ids, mention, allowed, generator)
+        inputs = self.replacement(batch.tokens, chosen, generator=generator)
+        inputs = inputs.masked_fill(chosen & mention, require_mask_token(self.vocabulary))
+        view = masked_view(batch, inputs, chosen)
         if entities is None:
             return view
         return replace(view, spans=annotated_spans(entities), mentions=entities)
 
     def _choose(
-        self, told: Tensor, mention: Tensor, allowed: Tensor, generator: torch.Generator | None
+        self,
+        entity_ids: Tensor,
+        mention: Tensor,
+        allowed: Tensor,
+        generator: torch.Generator | None,
     ) -> Tensor:
         """(B, T) bool: the masked positions; mentions are masked whole or not at all."""
-        earlier = torch.cat([torch.full_like(told[:, :1], NO_ENTITY), told[:, :-1]], 1)
-        starts = ~mention | (told != earlier) | ~shift_right(mention, fill=False)
-        drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
-        drawn = drawn.gather(1, run_starts(starts))
+        previous = torch.cat([torch.full_like(entity_ids[:, :1], NO_ENTITY), entity_ids[:, :-1]], 1)
+        starts = ~mention | (entity_ids != previous) | ~shift_right(mention, fill=False)
+        uniforms = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        uniforms = uniforms.gather(1, run_starts(starts))
         rates = torch.where(mention, self.mention_rate, self.rate)
-        return ensure_one_masked(drawn.masked_fill(~allowed, 2.0), drawn < rates, allowed)
-
-    def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        shown = batch.tokens.masked_fill(masked, require_mask_token(self.vocabulary))
-        return masked_view(batch, shown, masked)
+        return ensure_one_masked(uniforms.masked_fill(~allowed, 2.0), uniforms < rates, allowed)
 
     def loss(
         self,
@@ -103,31 +103,39 @@ class EntityMaskingObjective(MaskedLMObjective):
         hidden = network.hidden(view, state)
         masked = weighted_cross_entropy(view, network.predict(view, hidden))
         parts = {"masked": masked}
-        for number, (_, found) in enumerate(sorted(hidden.memory_outputs.items())):
-            parts |= memory_losses(view, found, linking="prediction" if number else "linking")
+        for number, (_, outputs) in enumerate(sorted(hidden.memory_outputs.items())):
+            parts |= memory_losses(view, outputs, linking="prediction" if number else "linking")
         if "mentions" in parts:
-            parts["mentions"] = scale_loss(parts["mentions"], self.rate)
+            mentions = parts["mentions"]
+            parts["mentions"] = Loss(mentions.total * self.rate, mentions.count)
         total = torch.stack([part.total for part in parts.values()]).sum()
         return Loss(total, masked.count, parts), hidden.state
 
 
-def memory_losses(view: View, found: Mapping[str, Tensor], *, linking: str) -> dict[str, Loss]:
+def memory_losses(view: View, outputs: Mapping[str, Tensor], *, linking: str) -> dict[str, Loss]:
     """Memory losses of a view with annotated mentions; empty where there are none."""
     if view.spans is None:
         return {}
-    losses, told = {}, view.spans.entities != NO_ENTITY
-    if MENTION_TAGS in found:
-        losses["mentions"] = mention_detection_loss(view, view.spans, found[MENTION_TAGS])
-    if ENTITY_LOG_PROBS in found:
+    losses, has_entity = {}, view.spans.entities != NO_ENTITY
+    if MENTION_TAGS in outputs:
+        losses["mentions"] = mention_detection_loss(view, view.spans, outputs[MENTION_TAGS])
+    if ENTITY_LOG_PROBS in outputs:
         losses[linking] = negative_log_likelihood(
-            found[ENTITY_LOG_PROBS][told], view.spans.entities[told]
+            outputs[ENTITY_LOG_PROBS][has_entity], view.spans.entities[has_entity]
         )
-    if FACT_LOG_PROBS in found:
-        answers, right = view.spans.entities[found[MASKED_MENTIONS]], found[SUPPORTED_FACTS]
-        known, sure = answers != NO_ENTITY, right.any(-1)
-        supported = found[FACT_LOG_PROBS][sure].masked_fill(~right[sure], -torch.inf)
+    if FACT_LOG_PROBS in outputs:
+        answers, is_supported = (
+            view.spans.entities[outputs[MASKED_MENTIONS]],
+            outputs[SUPPORTED_FACTS],
+        )
+        known, has_fact = answers != NO_ENTITY, is_supported.any(-1)
+        supported = outputs[FACT_LOG_PROBS][has_fact].masked_fill(
+            ~is_supported[has_fact], -torch.inf
+        )
         losses["facts"] = sum_losses(-torch.logsumexp(supported, -1))
-        losses["answers"] = negative_log_likelihood(found[ANSWER_LOG_PROBS][known], answers[known])
+        losses["answers"] = negative_log_likelihood(
+            outputs[ANSWER_LOG_PROBS][known], answers[known]
+        )
     return losses
 
 
@@ -141,11 +149,3 @@ def mention_detection_loss(view: View, spans: MentionSpans, log_probs: Tensor) -
 def negative_log_likelihood(log_probs: Tensor, chosen: Tensor) -> Loss:
     """Negative log-likelihood: minus log-probabilities (N, C) at the targets (N,)."""
     return sum_losses(-log_probs.gather(-1, chosen[:, None]).squeeze(-1))
-
-
-def scale_loss(loss: Loss, factor: float) -> Loss:
-    return Loss(loss.total * factor, loss.count)
-
-
-def sum_losses(lost: Tensor) -> Loss:
-    return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))

@@ -1,4 +1,4 @@
-"""Gap-sentence generation (PEGASUS): salient sentences are masked, and the decoder generates them.
+"""Gap-sentence generation (PEGASUS): generate sentences selected by ROUGE-1, at random or lead.
 
 Zhang et al. 2020, PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive Summarization.
 """
@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 
 from lmlab.core.errors import unknown_name
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.objectives.denoising_base import (
     CorruptedSource,
     DenoisingObjective,
@@ -73,9 +72,9 @@ class SequentialSelection:
         bags = [Counter(sentence.tolist()) for sentence in sentences]
         chosen: list[int] = []
         for _ in range(count):
-            left = [number for number in range(len(bags)) if number not in chosen]
+            remaining = [number for number in range(len(bags)) if number not in chosen]
             chosen.append(
-                max(left, key=lambda n: gap_selection_score([*chosen, n], bags, self.unique))
+                max(remaining, key=lambda n: gap_selection_score([*chosen, n], bags, self.unique))
             )
         return sorted(chosen)
 
@@ -139,22 +138,19 @@ class GapSentenceGeneration(DenoisingObjective):
 
     def __init__(
         self,
-        spelling: DenoisingSpecialTokens,
+        special_tokens: DenoisingSpecialTokens,
         choice: GapSelection,
         *,
         sentences: SentenceSplitter | None = None,
         rate: float = 0.3,
         segment_length: int = 4,
-        whole: float = 0.0,
+        full_mask_rate: float = 0.0,
     ) -> None:
-        super().__init__(spelling, whole=whole)
+        super().__init__(special_tokens, full_mask_rate=full_mask_rate)
         self.choice = choice
-        self.sentences = sentences or SentenceSplitter()
+        self.sentences: SentenceSplitter = sentences or SentenceSplitter()
         self.rate = rate
         self.chunk_length = segment_length
-
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        self.sentences.setup_tokenizer(pieces, self.vocabulary.size)
 
     def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
@@ -164,16 +160,16 @@ class GapSentenceGeneration(DenoisingObjective):
         if len(parts) < 2:
             return self.corrupt_fully(tokens)
         count = min(max(1, int(self.rate * len(parts) + 0.5)), len(parts) - 1)
-        worded = [self._words(tokens[part]) for part in parts]
-        gaps = set(self.choice(worded, count, random=random))
-        hidden = self.fully_masked_source()
-        shown = [
-            hidden if number in gaps else CorruptedSource(tokens[part], part)
+        words = [self._words(tokens[part]) for part in parts]
+        gaps = set(self.choice(words, count, random=random))
+        masked = self.fully_masked_source()
+        pieces = [
+            masked if number in gaps else CorruptedSource(tokens[part], part)
             for number, part in enumerate(parts)
         ]
         source = CorruptedSource(
-            np.concatenate([each.tokens for each in shown]),
-            np.concatenate([each.positions for each in shown]),
+            np.concatenate([piece.tokens for piece in pieces]),
+            np.concatenate([piece.positions for piece in pieces]),
         )
         return source, np.concatenate([parts[number] for number in sorted(gaps)])
 

@@ -39,11 +39,11 @@ class InverseClozeTask:
     ) -> QuestionDocumentPairs:
         """Sample one split of each text."""
         lengths = content_lengths(batch, self.vocabulary)
-        drawn = per_example_uniform((len(batch), 3), lengths.device, generator=generator)
-        most = (lengths // 2).clamp(min=1)
-        count = torch.minimum(1 + (drawn[:, 0] * most).long(), lengths)
-        first = (drawn[:, 1] * (lengths - count + 1)).long()
-        return self.split(batch, first, count, kept=drawn[:, 2] < self.keep_rate)
+        uniforms = per_example_uniform((len(batch), 3), lengths.device, generator=generator)
+        max_count = (lengths // 2).clamp(min=1)
+        count = torch.minimum(1 + (uniforms[:, 0] * max_count).long(), lengths)
+        first = (uniforms[:, 1] * (lengths - count + 1)).long()
+        return self.split(batch, first, count, keep_span=uniforms[:, 2] < self.keep_rate)
 
     def every(self, batch: Batch) -> Iterator[tuple[Tensor, QuestionDocumentPairs]]:
         """All splits that take half of a text, with (B,) whether a text has such a split."""
@@ -52,28 +52,31 @@ class InverseClozeTask:
         last = lengths - count
         for start in range(int(last.max()) + 1 if len(batch) else 0):
             first = last.clamp(max=start)
-            yield last >= start, self.split(batch, first, count, kept=torch.zeros_like(last).bool())
+            yield (
+                last >= start,
+                self.split(batch, first, count, keep_span=torch.zeros_like(last).bool()),
+            )
 
     def split(
-        self, batch: Batch, first: Tensor, count: Tensor, *, kept: Tensor
+        self, batch: Batch, first: Tensor, count: Tensor, *, keep_span: Tensor
     ) -> QuestionDocumentPairs:
         """Spans of `count` (B,) tokens from `first` (B,), counted without <s>, and the rest."""
         inner, lengths = batch.tokens[:, 1:], content_lengths(batch, self.vocabulary)
-        question = _taken(inner, first[:, None], count, self.vocabulary)
-        gone = count.masked_fill(kept, 0)
-        place = torch.arange(max(inner.shape[1], 1), device=inner.device)
-        skipped = (place >= first[:, None]) * gone[:, None]
-        rest = _taken(inner, skipped, lengths - gone, self.vocabulary)
+        question = _take_tokens(inner, first[:, None], count, self.vocabulary)
+        removed = count.masked_fill(keep_span, 0)
+        positions = torch.arange(max(inner.shape[1], 1), device=inner.device)
+        skipped = (positions >= first[:, None]) * removed[:, None]
+        rest = _take_tokens(inner, skipped, lengths - removed, self.vocabulary)
         return QuestionDocumentPairs(
             questions=add_special_tokens(question, count, self.vocabulary, rows=batch.rows),
-            documents=add_special_tokens(rest, lengths - gone, self.vocabulary, rows=batch.rows),
+            documents=add_special_tokens(rest, lengths - removed, self.vocabulary, rows=batch.rows),
         )
 
 
-def _taken(inner: Tensor, shift: Tensor, count: Tensor, vocabulary: Vocabulary) -> Tensor:
+def _take_tokens(inner: Tensor, shift: Tensor, count: Tensor, vocabulary: Vocabulary) -> Tensor:
     """(B, L) the first `count` (B,) tokens, each from `shift` (B, 1 or T) positions further on."""
-    place = torch.arange(int(count.max()) if len(count) else 0, device=inner.device)
-    shift = shift.expand(-1, max(shift.shape[1], len(place)))[:, : len(place)]
-    inside = place < count[:, None]
-    at = torch.where(inside, place + shift, 0)
-    return torch.where(inside, inner.gather(1, at), vocabulary.pad)
+    positions = torch.arange(int(count.max()) if len(count) else 0, device=inner.device)
+    shift = shift.expand(-1, max(shift.shape[1], len(positions)))[:, : len(positions)]
+    inside = positions < count[:, None]
+    index = torch.where(inside, positions + shift, 0)
+    return torch.where(inside, inner.gather(1, index), vocabulary.pad)

@@ -1,4 +1,4 @@
-"""Joint masked language modelling: several masked tokens, predicted by their joint distribution."""
+"""Joint masked language modelling: likelihood of all masked tokens together, random mask count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.per_example_rng import per_example_uniform
-from lmlab.objectives.masked_language_modelling import masked_view
 from lmlab.objectives.masking.token_masking import (
     MaskingStrategy,
     maskable_positions,
@@ -37,16 +36,18 @@ class UniformCountMasking:
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         # Sampled per row and position, so that a row's draws do not depend on the batch's width.
-        drawn = per_example_uniform((len(batch), 3), allowed.device, generator=generator)
-        by_place = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        uniforms = per_example_uniform((len(batch), 3), allowed.device, generator=generator)
+        position_uniforms = per_example_uniform(allowed.shape, allowed.device, generator=generator)
         count = allowed.sum(1)
-        greatest = (self.max_mask_rate * count).round().clamp(min=1)
-        asked = torch.minimum((drawn[:, 0] * greatest).floor() + 1, greatest).long()[:, None]
-        rank = by_place.masked_fill(~allowed, 2.0).argsort(1).argsort(1)
+        max_count = (self.max_mask_rate * count).round().clamp(min=1)
+        target_count = torch.minimum((uniforms[:, 0] * max_count).floor() + 1, max_count).long()[
+            :, None
+        ]
+        rank = position_uniforms.masked_fill(~allowed, 2.0).argsort(1).argsort(1)
         number = allowed.cumsum(1) - 1
-        first = (drawn[:, 1:2] * (count[:, None] - asked + 1)).floor().long()
-        span = (number >= first) & (number < first + asked)
-        return torch.where(drawn[:, 2:] < self.spans, span, rank < asked) & allowed
+        first = (uniforms[:, 1:2] * (count[:, None] - target_count + 1)).floor().long()
+        span = (number >= first) & (number < first + target_count)
+        return torch.where(uniforms[:, 2:] < self.spans, span, rank < target_count) & allowed
 
 
 @runtime_checkable
@@ -55,8 +56,8 @@ class JointNetwork(Network, Protocol):
 
     training: bool
 
-    def marginals_at(self, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
-        """(N,) marginal log-probabilities at the `asked` positions, all of `hidden` masked."""
+    def marginals_at(self, batch: Batch, masked: Tensor, target_mask: Tensor) -> Tensor:
+        """(N,) marginal log-probabilities at the `target_mask` positions, given `masked`."""
         ...
 
     def joint_loss(self, view: View, *, generator: torch.Generator | None = None) -> Tensor:
@@ -82,16 +83,14 @@ class JointMaskedLMObjective(MaskedLMObjective):
         allowed = maskable_positions(batch, self.vocabulary)
         return self.fill_view(batch, self.choice(batch, allowed, generator=generator))
 
-    def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        shown = batch.tokens.masked_fill(masked, require_mask_token(self.vocabulary))
-        return masked_view(batch, shown, masked)
-
-    def log_prob_at(self, network: Network, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
+    def log_prob_at(
+        self, network: Network, batch: Batch, masked: Tensor, target_mask: Tensor
+    ) -> Tensor:
         """(N,) log-probabilities; the joint's marginals where more than one token is masked."""
-        if torch.equal(hidden, asked) and bool((hidden.sum(1) <= 1).all()):
-            return super().log_prob_at(network, batch, hidden, asked)
+        if torch.equal(masked, target_mask) and bool((masked.sum(1) <= 1).all()):
+            return super().log_prob_at(network, batch, masked, target_mask)
         assert isinstance(network, JointNetwork)
-        return network.marginals_at(batch, hidden, asked)
+        return network.marginals_at(batch, masked, target_mask)
 
     def loss(
         self,
@@ -105,6 +104,6 @@ class JointMaskedLMObjective(MaskedLMObjective):
         assert isinstance(network, JointNetwork)
         view = self.view(batch, generator=generator)
         assert view.clean_positions is not None
-        tries = generator if network.training else None
-        lost = network.joint_loss(view, generator=tries)
-        return Loss(lost.sum(), (view.clean_positions >= 0).sum().float()), None
+        exploration = generator if network.training else None
+        losses = network.joint_loss(view, generator=exploration)
+        return Loss(losses.sum(), (view.clean_positions >= 0).sum().float()), None

@@ -1,4 +1,4 @@
-"""Masked language modelling (BERT): predict masked tokens from the rest (Devlin et al. 2019)."""
+"""Masked language modelling (BERT), any masking; packing, NSP or SOP, span-boundary loss."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, weighted_cross_entropy
 from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
-from lmlab.core.view import NO_TARGET, View
+from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.masking.mention_units import MentionUnits
 from lmlab.objectives.masking.token_masking import (
@@ -23,7 +22,7 @@ from lmlab.objectives.masking.token_masking import (
     MaskReplacement,
     StaticMasking,
     maskable_positions,
-    require_mask_token,
+    masked_view,
 )
 from lmlab.objectives.masking.whole_word_masking import WordUnits
 from lmlab.objectives.objective_interfaces import MaskedLMObjective
@@ -37,7 +36,7 @@ class BERTObjective(MaskedLMObjective):
     The input is the whole text with <s> and </s>, with bidirectional attention. Options: `repeats`
     is static masking; `full_sentences` packs several texts into one input; `pairs` splits a text
     into two segments and adds a pair loss (NSP, SOP); `boundary` adds the span-boundary loss;
-    `units` are words or mentions, set up with the tokeniser; mentions are recorded in the view.
+    `units` are words or mentions, set up with the tokenizer; mentions are recorded in the view.
     """
 
     def __init__(
@@ -63,36 +62,38 @@ class BERTObjective(MaskedLMObjective):
         self.boundary = boundary
         self.units = units
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        """Receive the tokeniser before training."""
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        """Receive the tokenizer before training."""
         if self.units is not None:
-            self.units.setup_tokenizer(pieces)
+            self.units.setup_tokenizer(tokenizer)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if self.static_masking is None:
-            drawn = self._draw(batch, generator)
+            masked_batch = self._sample_mask(batch, generator)
         else:
-            drawn = self.static_masking(self._draw, batch, generator=generator)
+            masked_batch = self.static_masking(self._sample_mask, batch, generator=generator)
         mentions = None
         if isinstance(self.units, MentionUnits):
             mentions = self.units.mention_ids(batch, maskable_positions(batch, self.vocabulary))
         # Mask first, then pack: the mask of a text does not depend on the packing.
-        arranging = self.pairs or self.full_sentences
-        if arranging is not None:
-            return _arranged_view(arranging.pack(batch, generator=generator), drawn, mentions)
-        return replace(masked_view(batch, drawn.inputs, drawn.masked), mentions=mentions)
+        packing = self.pairs or self.full_sentences
+        if packing is not None:
+            return _packed_view(packing.pack(batch, generator=generator), masked_batch, mentions)
+        return replace(
+            masked_view(batch, masked_batch.inputs, masked_batch.masked), mentions=mentions
+        )
 
-    def _draw(self, batch: Batch, generator: torch.Generator | None) -> MaskedBatch:
+    def _sample_mask(self, batch: Batch, generator: torch.Generator | None) -> MaskedBatch:
         allowed = maskable_positions(batch, self.vocabulary)
         chosen = self.choice(batch, allowed, generator=generator)
-        shown = self.replacement(batch.tokens, chosen, generator=generator)
-        return MaskedBatch(masked=chosen, inputs=shown)
+        inputs = self.replacement(batch.tokens, chosen, generator=generator)
+        return MaskedBatch(masked=chosen, inputs=inputs)
 
     def check_sampled_loss(self) -> None:
         if self.boundary is not None:
             raise UserError(
                 "the span-boundary objective has its own softmax, which a sampled loss does not "
-                "train; use --set span_places=0, or remove --objective."
+                "train; use --set sbo_positions=0, or remove --objective."
             )
 
     def loss(
@@ -106,22 +107,22 @@ class BERTObjective(MaskedLMObjective):
         """MLM loss plus auxiliary losses, per masked token."""
         view = self.view(batch, generator=generator)
         hidden = network.hidden(view, state)
-        found = weighted_cross_entropy(view, network.predict(view, hidden))
-        parts, total = {"masked": found}, found.total
+        masked_loss = weighted_cross_entropy(view, network.predict(view, hidden))
+        parts, total = {"masked": masked_loss}, masked_loss.total
         for task in (self.pairs, self.boundary):
             if task is not None:
                 parts[task.name] = task.loss(view, hidden.values)
                 total = total + parts[task.name].total
-        return Loss(total, found.count, parts), hidden.state
+        return Loss(total, masked_loss.count, parts), hidden.state
 
     def explain(self, view: View) -> tuple[str, ...]:
         """The pair label of the first row, and its span-boundary targets."""
-        told = []
+        sentences = []
         if self.pairs is not None and view.labels is not None:
-            told.append(self.pairs.explain(int(view.labels[0])))
+            sentences.append(self.pairs.explain(int(view.labels[0])))
         if self.boundary is not None:
-            told.append(self.boundary.EXPLANATION)
-        return tuple(filter(None, told))
+            sentences.append(self.boundary.EXPLANATION)
+        return tuple(filter(None, sentences))
 
     def mention_name(self, id: int) -> str:
         """The lexicon name of a mention in a view, if it comes from the lexicon."""
@@ -131,35 +132,19 @@ class BERTObjective(MaskedLMObjective):
         """Boundary positions of the span, by position of the first row's span-boundary targets."""
         if self.boundary is None:
             return {}
-        before, behind, asked = (each[0].tolist() for each in span_boundaries(view))
-        return {t: (before[t], behind[t]) for t, told in enumerate(asked) if told}
-
-    def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        shown = batch.tokens.masked_fill(masked, require_mask_token(self.vocabulary))
-        return masked_view(batch, shown, masked)
+        before, after, targets = (values[0].tolist() for values in span_boundaries(view))
+        return {t: (before[t], after[t]) for t, is_target in enumerate(targets) if is_target}
 
 
-def masked_view(batch: Batch, shown: Tensor, hidden: Tensor) -> View:
-    """Inputs `shown` (B, T), with the clean tokens as targets at the positions `hidden` (B, T)."""
-    place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-    return View(
-        inputs=shown,
-        lengths=batch.lengths,
-        attention_mask=FullMask(),
-        targets=batch.tokens.masked_fill(~hidden, NO_TARGET),
-        clean_positions=place.expand_as(batch.tokens).masked_fill(~hidden, -1),
-    )
-
-
-def _arranged_view(arranged: RepackedBatch, drawn: MaskedBatch, mentions: Tensor | None) -> View:
+def _packed_view(packed: RepackedBatch, masked_batch: MaskedBatch, mentions: Tensor | None) -> View:
     """The masked clean batch, rearranged into a packed batch."""
-    shown = arranged.take(drawn.inputs, fill=arranged.batch.tokens)
-    chosen = arranged.take(drawn.masked, fill=False)
+    inputs = packed.take(masked_batch.inputs, fill=packed.batch.tokens)
+    chosen = packed.take(masked_batch.masked, fill=False)
     return replace(
-        masked_view(arranged.batch, shown, chosen),
-        clean_positions=arranged.positions.masked_fill(~chosen, -1),
-        clean_rows=arranged.rows,
-        segments=arranged.segments,
-        labels=arranged.labels,
-        mentions=None if mentions is None else arranged.take(mentions, fill=-1),
+        masked_view(packed.batch, inputs, chosen),
+        clean_positions=packed.positions.masked_fill(~chosen, -1),
+        clean_rows=packed.rows,
+        segments=packed.segments,
+        labels=packed.labels,
+        mentions=None if mentions is None else packed.take(mentions, fill=-1),
     )

@@ -1,4 +1,4 @@
-"""Negative sampling (word2vec): classify the word at a position against random noise words.
+"""Negative sampling (word2vec): CBOW or skip-gram windows, centre word against noise words.
 
 Mikolov et al. 2013. For each word w of a text with context c, and k noise words v_i ~ q:
 
@@ -45,10 +45,10 @@ class NegativeSampling(MaskedLMObjective):
     kind: ClassVar[ScoreKind] = "pseudo"
 
     def __init__(
-        self, law: UnigramDistribution, *, window: int, negatives: int, random_contexts: int = 0
+        self, unigram: UnigramDistribution, *, window: int, negatives: int, random_contexts: int = 0
     ) -> None:
         super().__init__()
-        self.unigram = law
+        self.unigram = unigram
         self.window = window
         self.negatives = negatives
         self.random_contexts = random_contexts
@@ -60,30 +60,34 @@ class NegativeSampling(MaskedLMObjective):
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         """The subsampled text; each word attends to its window, none to itself."""
-        kept = self.unigram.keep_probabilities().to(batch.tokens.device)[batch.tokens]
-        words = (_rand(kept, generator) < kept) & batch.mask()
-        reach: Tensor | int = self.window
+        keep_probs = self.unigram.keep_probabilities().to(batch.tokens.device)[batch.tokens]
+        words = (_uniform(keep_probs, generator) < keep_probs) & batch.mask()
+        radius: Tensor | int = self.window
         if not self.random_contexts:
-            shrunk = _rand(kept, generator) * self.window
-            reach = 1 + shrunk.long().clamp(max=self.window - 1)[..., None]
-        seen = self._near(batch, words, words, reach) & words[..., None]
+            shrunk = _uniform(keep_probs, generator) * self.window
+            radius = 1 + shrunk.long().clamp(max=self.window - 1)[..., None]
+        mask = self._window_mask(batch, words, words, radius) & words[..., None]
         if self.random_contexts:
-            seen = _some(seen, self.random_contexts, generator)
-        return _asking(batch, seen, words & seen.any(-1))
+            mask = _sample_true(mask, self.random_contexts, generator)
+        return _context_view(batch, mask, words & mask.any(-1))
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         """Each position attends to the unmasked words of the full window around it."""
         words = self.unigram.is_word[batch.tokens] & batch.mask() & ~masked
-        return _asking(batch, self._near(batch, words, words | masked, self.window), masked)
+        return _context_view(
+            batch, self._window_mask(batch, words, words | masked, self.window), masked
+        )
 
-    def _near(self, batch: Batch, words: Tensor, counted: Tensor, reach: Tensor | int) -> Tensor:
+    def _window_mask(
+        self, batch: Batch, words: Tensor, counted: Tensor, radius: Tensor | int
+    ) -> Tensor:
         """(B, T, T) attention mask over `words`; distance in `counted` positions of a sentence."""
         rank = counted.cumsum(1)
         # A position that is not counted lies between two that are.
         rank = torch.where(counted, 2 * rank, 2 * rank + 1)
         sentence = self.unigram.is_boundary[batch.tokens].cumsum(1)
-        apart = (rank[:, :, None] - rank[:, None, :]).abs()
-        near = (apart <= 2 * reach) & (sentence[:, :, None] == sentence[:, None, :])
+        distance = (rank[:, :, None] - rank[:, None, :]).abs()
+        near = (distance <= 2 * radius) & (sentence[:, :, None] == sentence[:, None, :])
         itself = torch.eye(rank.shape[1], dtype=torch.bool, device=rank.device)
         return near & words[:, None, :] & ~itself
 
@@ -98,11 +102,11 @@ class NegativeSampling(MaskedLMObjective):
         """Loss per prediction: one per position for CBOW, one per context word for skip-gram."""
         view = self.view(batch, generator=generator)
         assert view.targets is not None
-        places = view.targets != NO_TARGET
-        contexts, targets = network.hidden(view).values[places], view.targets[places]
+        target_mask = view.targets != NO_TARGET
+        contexts, targets = network.hidden(view).values[target_mask], view.targets[target_mask]
         noise = self.unigram.sample_noise((len(targets), self.negatives), generator=generator)
-        lost, present = negative_sampling_loss(_emission(network), contexts, targets, noise)
-        return Loss((lost * present).sum(), present.sum().to(lost)), None
+        losses, present = negative_sampling_loss(_emission(network), contexts, targets, noise)
+        return Loss((losses * present).sum(), present.sum().to(losses)), None
 
     def log_prob(
         self,
@@ -112,14 +116,16 @@ class NegativeSampling(MaskedLMObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        asked = batch.targets_mask()
+        target_mask = batch.targets_mask()
         if self.unigram.vocabulary.end is not None:
-            asked = asked & (batch.tokens != self.unigram.vocabulary.end)
+            target_mask = target_mask & (batch.tokens != self.unigram.vocabulary.end)
         # No position attends to itself, so nothing needs masking.
         words = self.unigram.is_word[batch.tokens] & batch.mask()
-        view = _asking(batch, self._near(batch, words, words, self.window), asked)
-        found = network.target_log_probs(view).to_dense()
-        return LogProbs(per_token=found[:, 1:], kind=self.kind)
+        view = _context_view(
+            batch, self._window_mask(batch, words, words, self.window), target_mask
+        )
+        log_probs = network.target_log_probs(view).to_dense()
+        return LogProbs(per_token=log_probs[:, 1:], kind=self.kind)
 
 
 def negative_sampling_loss(
@@ -135,29 +141,29 @@ def _emission(network: Network) -> Word2VecEmission:
     return network.emission
 
 
-def _asking(batch: Batch, seen: Tensor, asked: Tensor) -> View:
-    """The clean text, with each position of `asked` (B, T) predicted from those in its mask.
+def _context_view(batch: Batch, mask: Tensor, target_mask: Tensor) -> View:
+    """The clean text, with each position of `target_mask` (B, T) predicted from those in its mask.
 
     The prediction does not use the input at its own position: the query stream has the same mask.
     """
-    place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     return View(
         inputs=batch.tokens,
         lengths=batch.lengths,
-        attention_mask=ExplicitMask(seen),
-        query_attention_mask=ExplicitMask(seen),
-        targets=batch.tokens.masked_fill(~asked, NO_TARGET),
-        clean_positions=place.expand_as(batch.tokens).masked_fill(~asked, -1),
+        attention_mask=ExplicitMask(mask),
+        query_attention_mask=ExplicitMask(mask),
+        targets=batch.tokens.masked_fill(~target_mask, NO_TARGET),
+        clean_positions=positions.expand_as(batch.tokens).masked_fill(~target_mask, -1),
     )
 
 
-def _some(seen: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+def _sample_true(mask: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
     """At most `count` of the true entries of each row, sampled at random."""
-    keys = _rand(seen, generator).masked_fill(~seen, -1.0)
-    best = keys.topk(min(count, seen.shape[-1]), dim=-1).indices
-    return torch.zeros_like(seen).scatter(-1, best, True) & seen
+    keys = _uniform(mask, generator).masked_fill(~mask, -1.0)
+    best = keys.topk(min(count, mask.shape[-1]), dim=-1).indices
+    return torch.zeros_like(mask).scatter(-1, best, True) & mask
 
 
-def _rand(like: Tensor, generator: torch.Generator | None) -> Tensor:
+def _uniform(like: Tensor, generator: torch.Generator | None) -> Tensor:
     shape = like.shape
     return torch.rand(shape, generator=generator, device=like.device, dtype=torch.float64)

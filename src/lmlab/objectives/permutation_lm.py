@@ -11,34 +11,33 @@ from torch import Tensor
 
 from lmlab.core.attention_mask import ExplicitMask, FullMask
 from lmlab.core.batch import Batch
-from lmlab.core.parts import Network
+from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import sample_uniform
-from lmlab.objectives.objective_interfaces import TwoStreamObjective
 
 TEXT_SEGMENT, CLS_SEGMENT = 0, 2
 """Segment ids: the text, and its start token, which has its own like [CLS] in XLNet."""
 
 
-class PermutationLM(TwoStreamObjective):
+class PermutationLM(Objective):
     """XLNet: -Σ_{t > c} log p(x_{z_t} | x_{z_<t}), z a uniformly random factorisation order.
 
     Yang et al. 2019. Position 0 is context and comes first; all other tokens, including the end
     token, come in the order z. The content stream at z_t sees z_≤t, the query stream z_<t. Partial
-    prediction: the last n / `one_in` tokens of the order are targets (rounded, at least one; the
-    paper's K = 6), since the first have too little context. A share `left_to_right` of the texts,
-    none in the paper, is predicted completely in that order.
+    prediction: the last n / `partial_prediction` tokens of the order are targets (rounded, at least
+    one; the paper's K = 6), since the first have too little context. A share `left_to_right_rate`
+    of the texts, none in the paper, is predicted completely in that order.
 
     `log_prob` is exact: log p(s) = Σ_t log p(s_t | s_<t), in left-to-right order. A prediction sees
     the tokens before it and its own position, neither the text's length nor the rest of the batch.
     In training the last position is always the end token's, and positions are predicted more often
     in short texts; so single sentences end too soon unless some were trained left to right. Texts
-    of more than `stretch` tokens are processed in segments, each of which attends to the backbone's
-    memory of earlier ones.
+    of more than `segment_length` tokens are processed in segments, each of which attends to the
+    backbone's memory of earlier ones.
     """
 
     kind: ClassVar[ScoreKind] = "exact"
@@ -47,32 +46,32 @@ class PermutationLM(TwoStreamObjective):
         self,
         vocabulary: Vocabulary,
         *,
-        one_in: int = 6,
-        left_to_right: float = 0.0,
-        stretch: int = 512,
+        partial_prediction: int = 6,
+        left_to_right_rate: float = 0.0,
+        segment_length: int = 512,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.partial_prediction = one_in
-        self.left_to_right_rate = left_to_right
-        self.segment_length = stretch
+        self.partial_prediction = partial_prediction
+        self.left_to_right_rate = left_to_right_rate
+        self.segment_length = segment_length
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         order = sample_factorisation_order(batch, generator=generator)
         count = (batch.lengths - 1).clamp(min=0)
         predicted = predicted_count(count, 1 / self.partial_prediction)
         if self.left_to_right_rate:
-            drawn = (
+            left_to_right = (
                 sample_uniform(count.shape, count.device, generator=generator)
                 < self.left_to_right_rate
             )
-            order = torch.where(drawn[:, None], left_to_right_order(batch.tokens), order)
-            predicted = torch.where(drawn, count, predicted)
-        asked = batch.targets_mask() & (order > (count - predicted)[:, None])
-        return self.ordered_view(batch, order, asked)
+            order = torch.where(left_to_right[:, None], left_to_right_order(batch.tokens), order)
+            predicted = torch.where(left_to_right, count, predicted)
+        target_mask = batch.targets_mask() & (order > (count - predicted)[:, None])
+        return self.ordered_view(batch, order, target_mask)
 
-    def ordered_view(self, batch: Batch, order: Tensor, asked: Tensor) -> View:
-        """The batch in the factorisation order `order` (B, T), with targets at `asked`."""
+    def ordered_view(self, batch: Batch, order: Tensor, target_mask: Tensor) -> View:
+        """The batch in the factorisation order `order` (B, T), with targets at `target_mask`."""
         return View(
             inputs=batch.tokens,
             lengths=batch.lengths,
@@ -80,18 +79,18 @@ class PermutationLM(TwoStreamObjective):
             query_attention_mask=ExplicitMask(order[:, None, :] < order[:, :, None]),
             order=order,
             segments=self.segments(batch.tokens),
-            targets=batch.tokens.masked_fill(~asked, NO_TARGET),
-            clean_positions=left_to_right_order(batch.tokens).masked_fill(~asked, -1),
+            targets=batch.tokens.masked_fill(~target_mask, NO_TARGET),
+            clean_positions=left_to_right_order(batch.tokens).masked_fill(~target_mask, -1),
         )
 
     def segments(self, tokens: Tensor) -> Tensor:
         """(B, T) text segment, except for a start token at position 0."""
-        kinds = torch.full_like(tokens, TEXT_SEGMENT)
+        segments = torch.full_like(tokens, TEXT_SEGMENT)
         if self.vocabulary.start is not None:
-            kinds[:, 0] = torch.where(
+            segments[:, 0] = torch.where(
                 tokens[:, 0] == self.vocabulary.start, CLS_SEGMENT, TEXT_SEGMENT
             )
-        return kinds
+        return segments
 
     def scoring_view(self, batch: Batch) -> View:
         """Every token predicted from those before it."""
@@ -118,20 +117,20 @@ class PermutationLM(TwoStreamObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        found = []
+        log_probs = []
         for part in split_batch(batch, self.segment_length):
             predictions = network.target_log_probs(self.scoring_view(part), state)
             state = predictions.state
-            found.append(predictions.to_dense()[:, 1:])
-        return LogProbs(per_token=torch.cat(found, 1), kind=self.kind, state=state)
+            log_probs.append(predictions.to_dense()[:, 1:])
+        return LogProbs(per_token=torch.cat(log_probs, 1), kind=self.kind, state=state)
 
 
 def sample_factorisation_order(batch: Batch, *, generator: torch.Generator | None = None) -> Tensor:
     """(B, T) ranks: 0 at position 0, a random permutation of 1 … n after it, then padding."""
-    drawn = sample_uniform(batch.tokens.shape, batch.tokens.device, generator=generator)
-    drawn = drawn.masked_fill(~batch.mask(), 2.0)
-    drawn[:, 0] = -1.0
-    return order_ranks(drawn)
+    uniforms = sample_uniform(batch.tokens.shape, batch.tokens.device, generator=generator)
+    uniforms = uniforms.masked_fill(~batch.mask(), 2.0)
+    uniforms[:, 0] = -1.0
+    return order_ranks(uniforms)
 
 
 def left_to_right_order(tokens: Tensor) -> Tensor:
@@ -139,9 +138,9 @@ def left_to_right_order(tokens: Tensor) -> Tensor:
     return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
 
 
-def order_ranks(drawn: Tensor) -> Tensor:
+def order_ranks(keys: Tensor) -> Tensor:
     """(B, T) rank of each position's random number within its row."""
-    return drawn.argsort(dim=1, stable=True).argsort(dim=1)
+    return keys.argsort(dim=1, stable=True).argsort(dim=1)
 
 
 def predicted_count(count: Tensor, share: float) -> Tensor:
@@ -150,9 +149,9 @@ def predicted_count(count: Tensor, share: float) -> Tensor:
     return torch.minimum(rounded, count)
 
 
-def split_batch(batch: Batch, longest: int) -> Iterator[Batch]:
-    """Split the batch into segments of at most `longest` targets, each after one context token."""
-    for first in range(0, max(1, batch.tokens.shape[1] - 1), longest):
-        tokens = batch.tokens[:, first : first + longest + 1]
+def split_batch(batch: Batch, max_length: int) -> Iterator[Batch]:
+    """Split the batch into segments of at most `max_length` targets after one context token."""
+    for first in range(0, max(1, batch.tokens.shape[1] - 1), max_length):
+        tokens = batch.tokens[:, first : first + max_length + 1]
         lengths = (batch.lengths - first).clamp(min=0, max=tokens.shape[1])
         yield replace(batch, tokens=tokens, lengths=lengths)

@@ -1,4 +1,4 @@
-"""Masked and permuted language modelling (MPNet), with position compensation."""
+"""Masked and permuted LM (MPNet): random order, position compensation by mask tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import sample_uniform
-from lmlab.objectives.masked_language_modelling import masked_view
-from lmlab.objectives.masking.token_masking import (
-    MaskReplacement,
-    maskable_positions,
-    require_mask_token,
-)
+from lmlab.objectives.masking.token_masking import MaskReplacement, maskable_positions
 from lmlab.objectives.objective_interfaces import MaskedLMObjective
 from lmlab.objectives.permutation_lm import order_ranks, predicted_count
 
@@ -49,64 +44,70 @@ class MaskedPermutedLM(MaskedLMObjective):
         self.replacement = replacement or MaskReplacement(vocabulary=vocabulary)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        order, count = self._draw(batch, generator)
+        order, count = self._sample_order(batch, generator)
         # Ranks among the targets: 1 … count; 0 for visible tokens.
-        turn = (order - (order.amax(1) - count)[:, None]).clamp(min=0)
-        shown = self.replacement(batch.tokens, turn > 0, generator=generator)
-        return self._compensated(batch, shown, order, turn, count)
+        target_ranks = (order - (order.amax(1) - count)[:, None]).clamp(min=0)
+        inputs = self.replacement(batch.tokens, target_ranks > 0, generator=generator)
+        return self._compensated(batch, inputs, order, target_ranks, count)
 
-    def _draw(self, batch: Batch, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def _sample_order(
+        self, batch: Batch, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
         """(B, T) ranks 1 … n of the maskable positions, 0 elsewhere; (B,) number of targets."""
         allowed = maskable_positions(batch, self.vocabulary)
-        drawn = sample_uniform(allowed.shape, allowed.device, generator=generator)
-        before = (~allowed).sum(1, keepdim=True)
-        order = (order_ranks(drawn.masked_fill(~allowed, -1.0)) - before + 1).clamp(min=0)
+        uniforms = sample_uniform(allowed.shape, allowed.device, generator=generator)
+        excluded = (~allowed).sum(1, keepdim=True)
+        order = (order_ranks(uniforms.masked_fill(~allowed, -1.0)) - excluded + 1).clamp(min=0)
         return order, predicted_count(allowed.sum(1), self.rate)
 
     def _compensated(
-        self, batch: Batch, shown: Tensor, order: Tensor, turn: Tensor, count: Tensor
+        self, batch: Batch, inputs: Tensor, order: Tensor, target_ranks: Tensor, count: Tensor
     ) -> View:
         """The view, given the visible text (B, T), the ranks (B, T) of all positions and of the
         targets, and the number of targets (B,)."""
-        hidden = turn > 0
-        rows, places = hidden.nonzero(as_tuple=True)
-        slots = batch.lengths[rows] + turn[rows, places] - 1
-        room = max(batch.tokens.shape[1], int((batch.lengths + count).max()))
+        masked = target_ranks > 0
+        rows, columns = masked.nonzero(as_tuple=True)
+        slots = batch.lengths[rows] + target_ranks[rows, columns] - 1
+        width = max(batch.tokens.shape[1], int((batch.lengths + count).max()))
 
-        def beside(values: Tensor, copied: Tensor, filler: int) -> Tensor:
-            """(B, room) `values` (B, T), followed in each row by what is `copied` from it."""
-            wide = values.new_full((len(values), room), filler)
-            wide[:, : values.shape[1]] = values
-            wide[rows, slots] = copied[rows, places]
-            return wide
+        def append_copies(values: Tensor, copied: Tensor, filler: int) -> Tensor:
+            """(B, width) `values` (B, T), followed in each row by what is `copied` from it."""
+            extended = values.new_full((len(values), width), filler)
+            extended[:, : values.shape[1]] = values
+            extended[rows, slots] = copied[rows, columns]
+            return extended
 
-        place = torch.arange(batch.tokens.shape[1], device=rows.device).expand_as(batch.tokens)
-        nowhere = torch.zeros_like(hidden)
-        masks, content = beside(hidden, nowhere, 0), beside(nowhere, hidden, 0)
-        turn = beside(turn, turn, 0)
-        nothing = torch.full_like(place, NO_TARGET)
+        positions = torch.arange(batch.tokens.shape[1], device=rows.device).expand_as(batch.tokens)
+        no_positions = torch.zeros_like(masked)
+        masks, content = (
+            append_copies(masked, no_positions, 0),
+            append_copies(no_positions, masked, 0),
+        )
+        target_ranks = append_copies(target_ranks, target_ranks, 0)
+        no_targets = torch.full_like(positions, NO_TARGET)
         return View(
-            inputs=beside(shown, batch.tokens, self.vocabulary.pad),
+            inputs=append_copies(inputs, batch.tokens, self.vocabulary.pad),
             lengths=batch.lengths + count,
-            positions=beside(place, place, 0),
-            order=beside(order, order, 0),
-            attention_mask=_seen(turn.where(content, 0), turn, masks, content),
-            query_attention_mask=_seen(turn - 1, turn, masks, content),
-            targets=beside(batch.tokens.where(hidden, NO_TARGET), nothing, NO_TARGET),
-            clean_positions=beside(place.where(hidden, -1), torch.full_like(place, -1), -1),
+            positions=append_copies(positions, positions, 0),
+            order=append_copies(order, order, 0),
+            attention_mask=_compensated_mask(
+                target_ranks.where(content, 0), target_ranks, masks, content
+            ),
+            query_attention_mask=_compensated_mask(target_ranks - 1, target_ranks, masks, content),
+            targets=append_copies(batch.tokens.where(masked, NO_TARGET), no_targets, NO_TARGET),
+            clean_positions=append_copies(
+                positions.where(masked, -1), torch.full_like(positions, -1), -1
+            ),
         )
 
-    def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        """Masks at all of these positions: what the first query of such an order would see."""
-        shown = batch.tokens.masked_fill(masked, require_mask_token(self.vocabulary))
-        return masked_view(batch, shown, masked)
 
-
-def _seen(known: Tensor, turn: Tensor, masks: Tensor, content: Tensor) -> ExplicitMask:
+def _compensated_mask(
+    known: Tensor, target_ranks: Tensor, masks: Tensor, content: Tensor
+) -> ExplicitMask:
     """Attention mask, where a position knows the tokens of ranks up to `known` (B, T).
 
     It attends to the content of known tokens, to the masks of the others, and to the visible text.
     """
-    known, turn = known[:, :, None], turn[:, None, :]
-    later = (turn > known) | ~masks[:, None, :]
-    return ExplicitMask(torch.where(content[:, None, :], turn <= known, later))
+    known, target_ranks = known[:, :, None], target_ranks[:, None, :]
+    later = (target_ranks > known) | ~masks[:, None, :]
+    return ExplicitMask(torch.where(content[:, None, :], target_ranks <= known, later))

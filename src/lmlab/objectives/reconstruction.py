@@ -1,4 +1,4 @@
-"""Reconstruction (autoencoding): generate the input sentence from its latent vector."""
+"""Autoencoder objective: reconstruct a sentence from its latent; token or latent noise optional."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 from lmlab.backbones.backbone_interfaces import AutoencoderBackbone
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Network, Predictions
+from lmlab.core.parts import Network, Objective, Predictions
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import View, autoencoding_view
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import TokenNoise, add_gaussian_noise
-from lmlab.objectives.objective_interfaces import AutoencoderObjective
+from lmlab.objectives.objective_interfaces import sum_losses
 
 
 @runtime_checkable
@@ -33,7 +33,7 @@ class AutoencodingNetwork(Network, Protocol):
         ...
 
 
-class ReconstructionObjective(AutoencoderObjective):
+class ReconstructionObjective(Objective):
     """Autoencoder: log p(s | z(s)); the sentence is encoded into a vector and decoded from it.
 
     `token_noise` erases input tokens, with clean targets (denoising autoencoder, Vincent et al.
@@ -52,8 +52,8 @@ class ReconstructionObjective(AutoencoderObjective):
         view = autoencoding_view(batch)
         if self.token_noise is None or not self.training:
             return view
-        shown = self.token_noise(view.inputs, view.lengths, generator=generator)
-        return replace(view, inputs=shown)
+        inputs = self.token_noise(view.inputs, view.lengths, generator=generator)
+        return replace(view, inputs=inputs)
 
     def loss(
         self,
@@ -65,8 +65,8 @@ class ReconstructionObjective(AutoencoderObjective):
     ) -> tuple[Loss, State | None]:
         view = self.view(batch, generator=generator)
         noise = self.latent_noise if self.training else 0.0
-        lost = -_written_again(network, view, noise, generator).log_probs
-        return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device)), None
+        losses = -_decode_latents(network, view, noise, generator).log_probs
+        return sum_losses(losses), None
 
     def log_prob(
         self,
@@ -76,8 +76,8 @@ class ReconstructionObjective(AutoencoderObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        found = _written_again(network, autoencoding_view(batch), 0.0, generator)
-        return LogProbs(per_token=found.to_dense(), kind=self.kind)
+        predictions = _decode_latents(network, autoencoding_view(batch), 0.0, generator)
+        return LogProbs(per_token=predictions.to_dense(), kind=self.kind)
 
     def reconstruct_with_noise(
         self,
@@ -88,15 +88,16 @@ class ReconstructionObjective(AutoencoderObjective):
         token_noise: float,
         generator: torch.Generator | None,
     ) -> LogProbs:
+        """Reconstruction with noise of the given strength on latents and input tokens."""
         view = autoencoding_view(batch)
         assert isinstance(network, AutoencodingNetwork)
         erase = TokenNoise(token_noise, network.vocabulary)
         view = replace(view, inputs=erase(view.inputs, view.lengths, generator=generator))
-        found = _written_again(network, view, latent_noise, generator)
-        return LogProbs(per_token=found.to_dense(), kind=self.kind)
+        predictions = _decode_latents(network, view, latent_noise, generator)
+        return LogProbs(per_token=predictions.to_dense(), kind=self.kind)
 
 
-def _written_again(
+def _decode_latents(
     network: Network, view: View, latent_noise: float, generator: torch.Generator | None
 ) -> Predictions:
     """Log-probabilities of the targets, given the latent of the input."""

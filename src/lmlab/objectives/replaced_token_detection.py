@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,12 +11,13 @@ from torch import Tensor
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Network, prediction_mask, weighted_cross_entropy
+from lmlab.core.parts import Network, Objective, prediction_mask, weighted_cross_entropy
+from lmlab.core.protocols import LogProbs
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
 from lmlab.layers.noise import sample_uniform
-from lmlab.objectives.objective_interfaces import ReplacedTokenDetectionObjective
 
 ORIGINAL, REPLACED = 0, 1
 """Labels of the discriminator."""
@@ -31,15 +33,18 @@ class CorruptedBatch:
     """(B, T) the text with the generator's samples filled in."""
 
 
-class ELECTRAObjective(ReplacedTokenDetectionObjective):
+class ELECTRAObjective(Objective):
     """ELECTRA: mean_masked -log p_G(s_t | masked s) + λ · mean_all -log p_D(replaced or not | ŝ).
 
     Clark et al. 2020. ŝ is the text with samples from p_G at the masked positions. A sample that
     equals the original token counts as original. Sampling passes no gradient, so the generator is
     trained as a masked LM, not adversarially. Every real position is classified, <s> and </s> too;
     λ is 50 in the paper, since a binary label costs far fewer nats than a word. Cost: one pass of
-    each network.
+    each network. The discriminator is no distribution over texts; log_prob is the generator's
+    pseudo-log-likelihood as a masked language model.
     """
+
+    kind: ClassVar[ScoreKind] = "pseudo"
 
     def __init__(self, generator: Assembly, *, weight: float = 50.0) -> None:
         super().__init__()
@@ -52,6 +57,7 @@ class ELECTRAObjective(ReplacedTokenDetectionObjective):
         return discriminator_view(batch, corruption.tokens)
 
     def clean_view(self, batch: Batch) -> View:
+        """The uncorrupted text as discriminator input, aligned with the batch."""
         return discriminator_view(batch, batch.tokens)
 
     def loss(
@@ -71,17 +77,29 @@ class ELECTRAObjective(ReplacedTokenDetectionObjective):
         total = masked.total + self.weight * detection.mean * count
         return Loss(total, count, {"masked": masked, "detection": detection}), None
 
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        return self.generator.log_prob(batch, generator=generator)
+
     def corrupt(self, batch: Batch, *, generator: torch.Generator | None = None) -> CorruptedBatch:
         """Mask some tokens and replace them by samples from the generator."""
         view = self.generator.objective.view(batch, generator=generator)
-        places = prediction_mask(view)
+        target_mask = prediction_mask(view)
         assert view.targets is not None
-        log_probs = self.generator.emission.log_probs(self.generator.hidden(view).values[places])
-        asked = view.targets[places]
+        log_probs = self.generator.emission.log_probs(
+            self.generator.hidden(view).values[target_mask]
+        )
+        targets = view.targets[target_mask]
         guesses = sample_gumbel(log_probs.detach(), generator=generator)
         return CorruptedBatch(
-            log_probs=log_probs.gather(-1, asked[:, None]).squeeze(-1),
-            tokens=batch.tokens.masked_scatter(places, guesses),
+            log_probs=log_probs.gather(-1, targets[:, None]).squeeze(-1),
+            tokens=batch.tokens.masked_scatter(target_mask, guesses),
         )
 
 
@@ -91,15 +109,15 @@ def sample_gumbel(log_probs: Tensor, *, generator: torch.Generator | None = None
     return (log_probs - (-noise.log()).log()).argmax(-1)
 
 
-def discriminator_view(batch: Batch, shown: Tensor) -> View:
-    """Input `shown` (B, T); the targets say at real positions whether it differs from the batch."""
+def discriminator_view(batch: Batch, inputs: Tensor) -> View:
+    """Inputs (B, T); the targets say at real positions whether it differs from the batch."""
     real = batch.mask()
-    place = torch.arange(shown.shape[1], device=shown.device)
-    labels = torch.where(shown != batch.tokens, REPLACED, ORIGINAL)
+    positions = torch.arange(inputs.shape[1], device=inputs.device)
+    labels = torch.where(inputs != batch.tokens, REPLACED, ORIGINAL)
     return View(
-        inputs=shown,
+        inputs=inputs,
         lengths=batch.lengths,
         attention_mask=FullMask(),
         targets=labels.masked_fill(~real, NO_TARGET),
-        clean_positions=place.expand_as(shown).masked_fill(~real, -1),
+        clean_positions=positions.expand_as(inputs).masked_fill(~real, -1),
     )

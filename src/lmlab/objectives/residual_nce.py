@@ -1,4 +1,4 @@
-"""Residual energy-based NCE: classify data against samples from a base language model."""
+"""Noise-contrastive estimation (NCE) of residual energies: data against samples of a frozen LM."""
 
 from __future__ import annotations
 
@@ -29,15 +29,7 @@ MAX_LOGITS_AT_ONCE = 8_000_000
 """Maximum rows times vocabulary per step; larger batches are sampled in groups."""
 
 
-class ResidualObjective(EnergyObjective):
-    """Noise-contrastive objectives whose noise is a base language model that they own."""
-
-    kind: ClassVar[ScoreKind] = "estimate"
-    needs_mixed_lengths: ClassVar[bool] = True
-    base: FrozenBaseLM
-
-
-class ResidualNCE(ResidualObjective):
+class ResidualNCE(EnergyObjective):
     """NCE: -Σ_x log σ(-E(x) - log n) - Σ_{x' ~ LM} log σ(E(x') + log n), n samples for each x.
 
     NCE with the base LM as noise, whose log-probability cancels (Deng et al. 2020): the optimum is
@@ -45,6 +37,9 @@ class ResidualNCE(ResidualObjective):
     long as the training split's. Rows of the view: the B texts, then the samples, each with its
     label at position 0. Cost: 1 + n passes, and the sampling.
     """
+
+    kind: ClassVar[ScoreKind] = "estimate"
+    needs_mixed_lengths: ClassVar[bool] = True
 
     def __init__(self, base: FrozenBaseLM, *, negatives: int = 1) -> None:
         super().__init__()
@@ -60,19 +55,19 @@ class ResidualNCE(ResidualObjective):
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         device = batch.tokens.device
         texts = self.base.sample_texts(len(batch) * self.negatives, generator=generator)
-        drawn = self.base.batch(texts, device)
-        time = max(batch.tokens.shape[1], drawn.tokens.shape[1])
-        shape, pad = (len(batch) + len(drawn), time), self.base.system.vocabulary.pad
+        noise = self.base.batch(texts, device)
+        time = max(batch.tokens.shape[1], noise.tokens.shape[1])
+        shape, pad = (len(batch) + len(noise), time), self.base.system.vocabulary.pad
         inputs = torch.full(shape, pad, device=device)
         inputs[: len(batch), : batch.tokens.shape[1]] = batch.tokens
-        inputs[len(batch) :, : drawn.tokens.shape[1]] = drawn.tokens
+        inputs[len(batch) :, : noise.tokens.shape[1]] = noise.tokens
         first = torch.zeros(shape, dtype=torch.bool, device=device)
         first[:, 0] = True
         targets = torch.full(shape, NO_TARGET, device=device)
         targets[: len(batch), 0], targets[len(batch) :, 0] = DATA_LABEL, NOISE_LABEL
         return View(
             inputs=inputs,
-            lengths=torch.cat([batch.lengths, drawn.lengths]),
+            lengths=torch.cat([batch.lengths, noise.lengths]),
             attention_mask=self.pooling.attention_mask(first),
             targets=targets,
             clean_positions=torch.where(first, 0, -1),
@@ -82,14 +77,14 @@ class ResidualNCE(ResidualObjective):
 class FrozenBaseLM(nn.Module):
     """A trained, frozen autoregressive model, with sampling of complete texts.
 
-    Texts have at most `longest` tokens after <s>, the maximum of the training split; longer ones
+    Texts have at most `max_length` tokens after <s>, the maximum of the training split; longer ones
     are truncated there, as in the training split. So the base is a normalised distribution over
     such texts.
     """
 
     max_length: Tensor
 
-    def __init__(self, base: System, *, longest: int) -> None:
+    def __init__(self, base: System, *, max_length: int) -> None:
         super().__init__()
         require(base, Step, "sampling from the base")
         require(base, LogProb, "scoring with the base")
@@ -104,7 +99,7 @@ class FrozenBaseLM(nn.Module):
                 "contiguous text; train one on a corpus of one text per line."
             )
         self.frozen = FrozenSystem(base)
-        self.register_buffer("max_length", torch.tensor(longest))
+        self.register_buffer("max_length", torch.tensor(max_length))
 
     @property
     def system(self) -> Any:
@@ -114,19 +109,19 @@ class FrozenBaseLM(nn.Module):
         self, rows: int, *, generator: torch.Generator | None = None
     ) -> list[list[int]]:
         """Ancestral samples without <s>, each with its </s> unless truncated."""
-        system, longest = self.system, int(self.max_length)
+        system, max_length = self.system, int(self.max_length)
         at_once = max(1, MAX_LOGITS_AT_ONCE // system.vocabulary.size)
         sampled: list[list[int]] = []
         while len(sampled) < rows:
             count = min(at_once, rows - len(sampled))
             with torch.no_grad():
-                sampled += self._sample(count, longest, ancestral_choice(generator))
+                sampled += self._sample(count, max_length, ancestral_choice(generator))
         return sampled
 
-    def _sample(self, rows: int, longest: int, choose: TokenChoice) -> list[list[int]]:
+    def _sample(self, rows: int, max_length: int, choose: TokenChoice) -> list[list[int]]:
         end = [] if self.system.vocabulary.end is None else [self.system.vocabulary.end]
-        generated = decode(self.system, self.system.start(rows), choose, [longest] * rows)
-        return [[*each.tokens, *(end if each.finished else [])] for each in generated]
+        generated = decode(self.system, self.system.start(rows), choose, [max_length] * rows)
+        return [[*sample.tokens, *(end if sample.finished else [])] for sample in generated]
 
     def batch(self, texts: list[list[int]], device: torch.device) -> Batch:
         """Sampled texts as a batch, each after its start token."""

@@ -1,4 +1,7 @@
-"""Settings of the softmax's training loss: maximum likelihood or a sampled loss."""
+"""Sampled softmax losses (NCE, importance sampling, sampled softmax), noise unigram, settings.
+
+Gutmann and Hyvärinen 2010; Bengio and Senécal 2003; Jean et al. 2015.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,8 @@ from lmlab.core.sampled_loss import SampledLoss
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.unigram_distribution import count_tokens
 
-COUNT_CHUNK = 1 << 24
-"""Tokens counted at once, so that a corpus on disk is never loaded whole."""
 WEIGHT_RESOLUTION = 1 << 20
 """Weights are integer multiples of 1 / this: powers of counts keep six digits."""
 
@@ -57,10 +59,7 @@ class NoiseDistribution(nn.Module):
 
     def count(self, tokens: NDArray[np.generic]) -> None:
         """Estimate the distribution from the token ids of a text."""
-        counts = np.zeros(self.vocabulary.size, dtype=np.int64)
-        for first in range(0, len(tokens), COUNT_CHUNK):
-            part = np.asarray(tokens[first : first + COUNT_CHUNK], dtype=np.int64)
-            counts += np.bincount(part, minlength=len(counts))
+        counts = count_tokens(tokens, self.vocabulary.size)
         weights = np.rint(
             np.maximum(counts, 1).astype(np.float64) ** self.power * WEIGHT_RESOLUTION
         )
@@ -69,20 +68,23 @@ class NoiseDistribution(nn.Module):
 
     def sample(self, shape: tuple[int, ...], *, generator: torch.Generator | None = None) -> Tensor:
         """Sample token ids of a shape, on the generator's device."""
-        here = self.cumulative.device
-        home = here if generator is None else generator.device
+        device = self.cumulative.device
+        generator_device = device if generator is None else generator.device
         total = int(self.cumulative[-1])
         # torch.randint takes 32 bits modulo the range where that is below 2^28, which favours small
         # numbers by up to a sixteenth. A multiple of the total near 2^62 makes it take 64 bits.
         multiple = total * (RANDOM_RANGE // total)
-        drawn = torch.randint(multiple, shape, generator=generator, device=home).to(here) % total
-        return torch.searchsorted(self.cumulative, drawn, right=True)
+        numbers = (
+            torch.randint(multiple, shape, generator=generator, device=generator_device).to(device)
+            % total
+        )
+        return torch.searchsorted(self.cumulative, numbers, right=True)
 
     def log_prob(self, tokens: Tensor) -> Tensor:
         """log q of each token, in the shape of `tokens`; -inf for tokens never predicted."""
-        until = self.cumulative[tokens]
-        before = torch.where(tokens > 0, self.cumulative[(tokens - 1).clamp(min=0)], 0)
-        share = (until - before).to(torch.get_default_dtype()) / self.cumulative[-1]
+        upper = self.cumulative[tokens]
+        lower = torch.where(tokens > 0, self.cumulative[(tokens - 1).clamp(min=0)], 0)
+        share = (upper - lower).to(torch.get_default_dtype()) / self.cumulative[-1]
         return share.log()
 
     def log_probs(self) -> Tensor:
@@ -134,16 +136,16 @@ class NoiseSampledLoss(SampledLoss):
         *,
         generator: torch.Generator | None = None,
     ) -> Predictions:
-        places = prediction_mask(view)
+        target_mask = prediction_mask(view)
         assert view.prediction_view.targets is not None
-        targets = view.prediction_view.targets[places][:, None]
+        targets = view.prediction_view.targets[target_mask][:, None]
         shape = (self.samples,) if self.shared else (len(targets), self.samples)
         noise = self.noise.sample(shape, generator=generator)
         own, common = (targets, noise) if self.shared else (torch.cat([targets, noise], 1), None)
-        scores = network.scores(hidden, places, own, common)
-        drawn = torch.cat([targets, noise.expand(len(targets), -1)], 1)
-        lost = self.target_losses(scores, self.noise.log_prob(drawn).to(scores.dtype))
-        return Predictions(log_probs=-lost, target_mask=places)
+        scores = network.scores(hidden, target_mask, own, common)
+        candidates = torch.cat([targets, noise.expand(len(targets), -1)], 1)
+        losses = self.target_losses(scores, self.noise.log_prob(candidates).to(scores.dtype))
+        return Predictions(log_probs=-losses, target_mask=target_mask)
 
     def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
         return {
@@ -230,11 +232,11 @@ class NoiseContrastiveEstimation(NoiseSampledLoss):
         return F.softplus(-odds[:, 0]) + F.softplus(odds[:, 1:]).sum(1)
 
     def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
-        found = super().capture_internals(network, view)
+        captures = super().capture_internals(network, view)
         if isinstance(self.log_z, nn.Parameter):
-            reading = "The log of the one normaliser learnt for all contexts."
-            found["log z"] = Capture(values=self.log_z.detach(), axes=(), caption=reading)
-        return found
+            caption = "The log of the one normaliser learnt for all contexts."
+            captures["log z"] = Capture(values=self.log_z.detach(), axes=(), caption=caption)
+        return captures
 
 
 NOISE_POWERS = {"unigram": 1.0, "unigram-0.75": 0.75, "uniform": 0.0}
@@ -286,10 +288,10 @@ class BidirectionalLossConfig(SampledLossConfig):
 
 def apply_sampled_loss(config: SampledLossConfig, system: System) -> None:
     """Set the training loss of a model with a softmax as configured."""
-    contrast = make_sampled_loss(config, system.vocabulary)
-    if contrast is not None:
+    sampled_loss = make_sampled_loss(config, system.vocabulary)
+    if sampled_loss is not None:
         assert isinstance(system, Assembly)
-        system.set_sampled_loss(contrast)
+        system.set_sampled_loss(sampled_loss)
 
 
 def make_sampled_loss(config: SampledLossConfig, vocabulary: Vocabulary) -> SampledLoss | None:
@@ -301,5 +303,5 @@ def make_sampled_loss(config: SampledLossConfig, vocabulary: Vocabulary) -> Samp
     if config.objective == "nce":
         learned = config.log_z == "learned"
         return NoiseContrastiveEstimation(noise, samples=samples, shared=shared, learned_z=learned)
-    kind = ImportanceSampledSoftmax if config.objective == "importance" else SampledSoftmax
-    return kind(noise, samples=samples, shared=shared)
+    loss_type = ImportanceSampledSoftmax if config.objective == "importance" else SampledSoftmax
+    return loss_type(noise, samples=samples, shared=shared)

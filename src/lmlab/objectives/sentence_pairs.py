@@ -1,9 +1,9 @@
-"""Sentence-pair tasks: next sentence prediction (NSP) and sentence order prediction (SOP)."""
+"""Sentence packing (FULL-SENTENCES) and sentence-pair tasks: NSP and SOP."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -55,37 +55,37 @@ class FullSentences:
     def pack(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
         """Pack the batch in order; nothing is sampled."""
         device, lengths = batch.tokens.device, batch.lengths.tolist()
-        rows, places = [], []
-        for together in self._together(lengths):
+        rows, positions = [], []
+        for group in self._group_rows(lengths):
             # <s> once, at the front; later texts without theirs.
-            spans = [(row, min(number, 1)) for number, row in enumerate(together)]
+            spans = [(row, min(number, 1)) for number, row in enumerate(group)]
             rows += [torch.cat([torch.full((lengths[r] - low,), r) for r, low in spans])]
-            places += [torch.cat([torch.arange(low, lengths[r]) for r, low in spans])]
-        arranged = RepackedBatch(
+            positions += [torch.cat([torch.arange(low, lengths[r]) for r, low in spans])]
+        repacked = RepackedBatch(
             batch=replace(
                 batch,
-                lengths=torch.tensor([len(each) for each in places], device=device),
-                tokens=batch.tokens[: len(places)],
-                rows=torch.stack([each[0] for each in rows]).to(device),
+                lengths=torch.tensor([len(values) for values in positions], device=device),
+                tokens=batch.tokens[: len(positions)],
+                rows=torch.stack([values[0] for values in rows]).to(device),
                 condition=None,
             ),
             rows=pad_sequence(rows, batch_first=True).to(device),
-            positions=pad_sequence(places, batch_first=True, padding_value=-1).to(device),
+            positions=pad_sequence(positions, batch_first=True, padding_value=-1).to(device),
         )
-        tokens = arranged.take(batch.tokens, fill=self.pad)
-        return replace(arranged, batch=replace(arranged.batch, tokens=tokens))
+        tokens = repacked.take(batch.tokens, fill=self.pad)
+        return replace(repacked, batch=replace(repacked.batch, tokens=tokens))
 
-    def _together(self, lengths: list[int]) -> list[list[int]]:
+    def _group_rows(self, lengths: list[int]) -> list[list[int]]:
         """The rows of each input."""
-        found: list[list[int]] = []
+        groups: list[list[int]] = []
         used = self.length
         for row, length in enumerate(lengths):
             if used + length - 1 > self.length:
-                found.append([])
+                groups.append([])
                 used = 1
-            found[-1].append(row)
+            groups[-1].append(row)
             used += length - 1
-        return found
+        return groups
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,8 +110,17 @@ class TextSegment:
     def sources(self, offset: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T) row and position of the tokens at `offset` in it; position -1 outside."""
         outside = (offset < 0) | (offset >= self.count[:, None])
-        places = (self.first[:, None] + offset).masked_fill(outside, -1)
-        return self.rows[:, None].expand_as(places), places
+        positions = (self.first[:, None] + offset).masked_fill(outside, -1)
+        return self.rows[:, None].expand_as(positions), positions
+
+
+class SplitTexts(NamedTuple):
+    """Texts split into two segments, their (B,) numbers of words, and whether they can be split."""
+
+    first: TextSegment
+    second: TextSegment
+    words: Tensor
+    cuttable: Tensor
 
 
 class SentencePairTask(nn.Module):
@@ -128,15 +137,15 @@ class SentencePairTask(nn.Module):
     answers: ClassVar[tuple[str, str]]
     """Meanings of the labels 0 and 1."""
 
-    def __init__(self, width: int, vocabulary: Vocabulary, *, chance: float = 0.5) -> None:
+    def __init__(self, width: int, vocabulary: Vocabulary, *, corruption_rate: float = 0.5) -> None:
         super().__init__()
         if vocabulary.end is None:
             raise UserError(
-                "sentence pairs need an end token between the segments, and the tokeniser has "
+                "sentence pairs need an end token between the segments, and the tokenizer has "
                 "neither </s> nor [SEP]; add one to its tokenizer.json, or use --set pairs=none."
             )
         self.separator, self.pad = vocabulary.end, vocabulary.pad
-        self.corruption_rate = chance
+        self.corruption_rate = corruption_rate
         self.pool = nn.Linear(width, width)
         self.classify = nn.Linear(width, 2)
         init_transformer_weights(self, width)
@@ -152,8 +161,7 @@ class SentencePairTask(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, 2) logits of the labels, given hidden states (B, T, W)."""
-        answers: Tensor = self.classify(torch.tanh(self.pool(hidden[:, 0])))
-        return answers
+        return self.classify(torch.tanh(self.pool(hidden[:, 0])))
 
     def loss(self, view: View, hidden: Tensor) -> Loss:
         """Cross-entropy of the labels, each weighted by the number of MLM targets in its row.
@@ -162,9 +170,11 @@ class SentencePairTask(nn.Module):
         mean over pairs.
         """
         assert view.labels is not None and view.targets is not None
-        each = F.cross_entropy(self(hidden), view.labels, ignore_index=NO_TARGET, reduction="none")
+        losses = F.cross_entropy(
+            self(hidden), view.labels, ignore_index=NO_TARGET, reduction="none"
+        )
         weights = (view.targets != NO_TARGET).sum(1) * (view.labels != NO_TARGET)
-        return Loss((each * weights).sum(), weights.sum().to(each))
+        return Loss((losses * weights).sum(), weights.sum().to(losses))
 
     def pack(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
         """Split every text that is long enough, and corrupt half of them."""
@@ -173,60 +183,55 @@ class SentencePairTask(nn.Module):
         closed = (last == self.separator) & (batch.lengths > 1)
         words = batch.lengths - 1 - closed.long()
         cuttable = words >= 2
-        drawn = sample_uniform((3, len(batch)), device, generator=generator)
-        cut = torch.where(cuttable, 1 + (drawn[0] * (words - 1)).long(), words)
+        uniforms = sample_uniform((3, len(batch)), device, generator=generator)
+        cut = torch.where(cuttable, 1 + (uniforms[0] * (words - 1)).long(), words)
         own, one = torch.arange(len(batch), device=device), torch.ones_like(words)
         first = TextSegment(rows=own, first=one, count=cut)
         second = TextSegment(rows=own, first=cut + 1, count=words - cut)
         changeable = cuttable & self.can_corrupt(cuttable)
-        change = changeable & (drawn[1] < self.corruption_rate)
-        head, tail = self.corrupt_pairs(first, second, words, cuttable, drawn[2])
+        change = changeable & (uniforms[1] < self.corruption_rate)
+        head, tail = self.corrupt_pairs(SplitTexts(first, second, words, cuttable), uniforms[2])
         labels = change.long().masked_fill(~cuttable, NO_TARGET)
         first, second = head.where(change, first), tail.where(change, second)
-        return self._joined(batch, first, second, closed, labels)
+        return self._join_pair(batch, first, second, closed, labels)
 
-    def _joined(
+    def _join_pair(
         self, batch: Batch, first: TextSegment, second: TextSegment, closed: Tensor, labels: Tensor
     ) -> RepackedBatch:
         """<s> first </s> second </s>; no separator without a second segment."""
-        parted = second.count > 0
-        behind = (1 + first.count + parted.long())[:, None]
-        lengths = behind[:, 0] + second.count + closed.long()
-        place = torch.arange(int(lengths.max()), device=lengths.device)[None]
-        inside = place < lengths[:, None]
+        has_second = second.count > 0
+        second_start = (1 + first.count + has_second.long())[:, None]
+        lengths = second_start[:, 0] + second.count + closed.long()
+        positions = torch.arange(int(lengths.max()), device=lengths.device)[None]
+        inside = positions < lengths[:, None]
         # Where each position comes from: first the segments, then <s> and the last </s>.
-        rows, places = first.sources(place - 1)
-        later_rows, later_places = second.sources(place - behind)
-        in_second = later_places >= 0
-        rows = torch.where(in_second, later_rows, rows)
-        places = torch.where(in_second, later_places, places).masked_fill(place == 0, 0)
-        at_end = closed[:, None] & (place == lengths[:, None] - 1)
-        places = torch.where(at_end, batch.lengths[:, None] - 1, places)
+        rows, clean_positions = first.sources(positions - 1)
+        second_rows, second_positions = second.sources(positions - second_start)
+        in_second = second_positions >= 0
+        rows = torch.where(in_second, second_rows, rows)
+        clean_positions = torch.where(in_second, second_positions, clean_positions).masked_fill(
+            positions == 0, 0
+        )
+        at_end = closed[:, None] & (positions == lengths[:, None] - 1)
+        clean_positions = torch.where(at_end, batch.lengths[:, None] - 1, clean_positions)
         own = torch.arange(len(batch), device=rows.device)[:, None]
-        arranged = RepackedBatch(
+        repacked = RepackedBatch(
             batch=replace(batch, lengths=lengths),
-            rows=torch.where(at_end | (place == 0), own, rows),
-            positions=places,
-            segments=(parted[:, None] & (place >= behind) & inside).long(),
+            rows=torch.where(at_end | (positions == 0), own, rows),
+            positions=clean_positions,
+            segments=(has_second[:, None] & (positions >= second_start) & inside).long(),
             labels=labels,
         )
-        blank = torch.full_like(places, self.pad).masked_fill(inside, self.separator)
-        tokens = arranged.take(batch.tokens, fill=blank)
-        return replace(arranged, batch=replace(arranged.batch, tokens=tokens))
+        blank = torch.full_like(clean_positions, self.pad).masked_fill(inside, self.separator)
+        tokens = repacked.take(batch.tokens, fill=blank)
+        return replace(repacked, batch=replace(repacked.batch, tokens=tokens))
 
     def can_corrupt(self, cuttable: Tensor) -> Tensor:
         """(B,) bool: the rows that can be corrupted."""
         return cuttable
 
-    def corrupt_pairs(
-        self,
-        first: TextSegment,
-        second: TextSegment,
-        words: Tensor,
-        cuttable: Tensor,
-        drawn: Tensor,
-    ) -> tuple[TextSegment, TextSegment]:
-        """The two segments where the label is 1; `drawn` (B,) are numbers in [0, 1)."""
+    def corrupt_pairs(self, split: SplitTexts, uniforms: Tensor) -> tuple[TextSegment, TextSegment]:
+        """The two segments where the label is 1; `uniforms` (B,) are numbers in [0, 1)."""
         raise TypeError(f"{type(self).__name__} does not define corrupt_pairs")
 
 
@@ -244,17 +249,11 @@ class NextSentencePrediction(SentencePairTask):
     def can_corrupt(self, cuttable: Tensor) -> Tensor:
         return cuttable & (cuttable.sum() > 1)
 
-    def corrupt_pairs(
-        self,
-        first: TextSegment,
-        second: TextSegment,
-        words: Tensor,
-        cuttable: Tensor,
-        drawn: Tensor,
-    ) -> tuple[TextSegment, TextSegment]:
-        others = _another(cuttable, drawn)
-        count = torch.minimum(second.count, words[others] - 1).clamp(min=0)
-        return first, TextSegment(rows=others, first=words[others] - count + 1, count=count)
+    def corrupt_pairs(self, split: SplitTexts, uniforms: Tensor) -> tuple[TextSegment, TextSegment]:
+        others = _other_rows(split.cuttable, uniforms)
+        words = split.words[others]
+        count = torch.minimum(split.second.count, words - 1).clamp(min=0)
+        return split.first, TextSegment(rows=others, first=words - count + 1, count=count)
 
 
 class SentenceOrderPrediction(SentencePairTask):
@@ -264,18 +263,11 @@ class SentenceOrderPrediction(SentencePairTask):
     question = "are the two segments in their original order?"
     answers = ("Yes", "No, they are swapped")
 
-    def corrupt_pairs(
-        self,
-        first: TextSegment,
-        second: TextSegment,
-        words: Tensor,
-        cuttable: Tensor,
-        drawn: Tensor,
-    ) -> tuple[TextSegment, TextSegment]:
-        return second, first
+    def corrupt_pairs(self, split: SplitTexts, uniforms: Tensor) -> tuple[TextSegment, TextSegment]:
+        return split.second, split.first
 
 
-def _another(cuttable: Tensor, drawn: Tensor) -> Tensor:
+def _other_rows(cuttable: Tensor, uniforms: Tensor) -> Tensor:
     """(B,) for each row another splittable one, uniformly; itself if there is none.
 
     Splittable rows are numbered 0 … n-1, and a random step of 1 … n-1, modulo n, gives the other.
@@ -284,5 +276,5 @@ def _another(cuttable: Tensor, drawn: Tensor) -> Tensor:
     if count < 2:
         return torch.arange(len(cuttable), device=cuttable.device)
     number = cuttable.cumsum(0) - 1
-    step = 1 + (drawn * (count - 1)).long().clamp(max=count - 2)
+    step = 1 + (uniforms * (count - 1)).long().clamp(max=count - 2)
     return cuttable.nonzero()[:, 0][(number + step) % count]

@@ -28,6 +28,7 @@ from lmlab.objectives.masking.token_masking import (
     MaskReplacement,
     maskable_positions,
 )
+from lmlab.objectives.objective_interfaces import sum_losses
 
 
 class PALMObjective(DenoisingObjective):
@@ -44,7 +45,7 @@ class PALMObjective(DenoisingObjective):
 
     def __init__(
         self,
-        spelling: DenoisingSpecialTokens,
+        special_tokens: DenoisingSpecialTokens,
         choice: MaskingStrategy,
         replacement: MaskReplacement,
         head: Emission,
@@ -52,9 +53,9 @@ class PALMObjective(DenoisingObjective):
         first: float = 0.8,
         stage_one_steps: int = 0,
         joint: bool = False,
-        whole: float = 0.0,
+        full_mask_rate: float = 0.0,
     ) -> None:
-        super().__init__(spelling, whole=whole)
+        super().__init__(special_tokens, full_mask_rate=full_mask_rate)
         self.choice = choice
         self.replacement = replacement
         self.head = head
@@ -78,8 +79,8 @@ class PALMObjective(DenoisingObjective):
     def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
-        places, cut = np.arange(len(tokens)), self.source_length(len(tokens))
-        return CorruptedSource(tokens[:cut], places[:cut]), places[cut:]
+        positions, cut = np.arange(len(tokens)), self.source_length(len(tokens))
+        return CorruptedSource(tokens[:cut], positions[:cut]), positions[cut:]
 
     def source_length(self, time: int) -> int:
         """Number of tokens in the first part of a text."""
@@ -96,9 +97,9 @@ class PALMObjective(DenoisingObjective):
             view.inputs != self.special_tokens.mask
         )
         chosen = self.choice(batch, allowed, generator=generator)
-        place = torch.arange(view.inputs.shape[1], device=view.inputs.device)
+        positions = torch.arange(view.inputs.shape[1], device=view.inputs.device)
         clean_positions = (
-            place.expand_as(chosen) if view.clean_positions is None else view.clean_positions
+            positions.expand_as(chosen) if view.clean_positions is None else view.clean_positions
         )
         return replace(
             view,
@@ -121,17 +122,19 @@ class PALMObjective(DenoisingObjective):
         view = self.view(batch, generator=generator)
         if view.decoder is None:
             return self.masked_loss(view, network.backbone.run_encoder(view)), None
-        hidden, read = network.backbone.decoder_and_encoder_hidden(view)
-        written = weighted_cross_entropy(view, network.predict(view, hidden))
+        hidden, encoder_hidden = network.backbone.decoder_and_encoder_hidden(view)
+        continuation = weighted_cross_entropy(view, network.predict(view, hidden))
         if view.targets is None or not self.joint:
-            return written, None
-        restored = self.masked_loss(view, read)
-        parts = {"continuation": written, "masked": restored}
-        return Loss(written.total + restored.total, written.count + restored.count, parts), None
+            return continuation, None
+        masked = self.masked_loss(view, encoder_hidden)
+        parts = {"continuation": continuation, "masked": masked}
+        return Loss(
+            continuation.total + masked.total, continuation.count + masked.count, parts
+        ), None
 
-    def masked_loss(self, view: View, read: Tensor) -> Loss:
+    def masked_loss(self, view: View, encoder_hidden: Tensor) -> Loss:
         """MLM loss of a source, from the encoder's hidden states (B, S, W)."""
         assert view.targets is not None
-        places = view.targets != NO_TARGET
-        lost = -self.head.log_prob(read[places], view.targets[places])
-        return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))
+        target_mask = view.targets != NO_TARGET
+        losses = -self.head.log_prob(encoder_hidden[target_mask], view.targets[target_mask])
+        return sum_losses(losses)

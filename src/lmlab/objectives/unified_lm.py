@@ -1,4 +1,4 @@
-"""Unified language modelling (UniLM): one network, four attention masks.
+"""Unified LM (UniLM): bidirectional, left-to-right, right-to-left, seq2seq masks; n-gram masking.
 
 Dong et al. 2019: bidirectional, left-to-right, right-to-left and sequence-to-sequence masked LM.
 """
@@ -14,7 +14,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Network
@@ -24,7 +23,13 @@ from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import sample_uniform
-from lmlab.objectives.block_masks import TokenBlock, gather_positions, join_blocks, rank_mask
+from lmlab.objectives.block_masks import (
+    TokenBlock,
+    gather_positions,
+    join_blocks,
+    log_probs_by_clean_position,
+    rank_mask,
+)
 from lmlab.objectives.masking.token_masking import (
     IndependentMasking,
     MaskingStrategy,
@@ -91,7 +96,7 @@ class UniLMObjective(MaskedLMObjective):
         *,
         shares: Sequence[float] = (1 / 3, 1 / 3, 1 / 6, 1 / 6),
         target_rate: float = 0.7,
-        longest: int | None = None,
+        max_length: int | None = None,
     ) -> None:
         super().__init__()
         if len(shares) != len(UniLMMode) or min(shares) < 0 or sum(shares) <= 0:
@@ -105,15 +110,15 @@ class UniLMObjective(MaskedLMObjective):
         self.target_choice = IndependentMasking(target_rate)
         self.replacement = replacement or MaskReplacement(vocabulary=vocabulary)
         self.mode_probabilities = tuple(shares)
-        self.longest = longest
+        self.longest = max_length
         """Maximum number of positions of the network."""
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
             return self.generation_finetuning_view(batch, generator=generator)
-        drawn = sample_uniform((len(batch),), batch.tokens.device, generator=generator)
-        ends = torch.tensor(self.mode_probabilities, device=drawn.device).cumsum(0)
-        modes = torch.bucketize(drawn, ends / ends[-1], right=True).clamp(max=len(UniLMMode) - 1)
+        uniforms = sample_uniform((len(batch),), batch.tokens.device, generator=generator)
+        ends = torch.tensor(self.mode_probabilities, device=uniforms.device).cumsum(0)
+        modes = torch.bucketize(uniforms, ends / ends[-1], right=True).clamp(max=len(UniLMMode) - 1)
         return self.view_in_modes(batch, modes, generator=generator)
 
     def view_in_modes(
@@ -121,26 +126,26 @@ class UniLMObjective(MaskedLMObjective):
     ) -> View:
         """The batch with each row in its given mode (B,)."""
         halves = modes == UniLMMode.SEQUENCE_TO_SEQUENCE
-        writes = halves | (modes == UniLMMode.LEFT_TO_RIGHT)
-        allowed = self._hideable(batch, writes)
+        generative = halves | (modes == UniLMMode.LEFT_TO_RIGHT)
+        allowed = self._maskable(batch, generative)
         chosen = self.choice(batch, allowed, generator=generator)
-        cuts = self._cuts(batch, generator)[:, None]
+        cuts = self._sample_splits(batch, generator)[:, None]
         lengths = batch.lengths + halves
         # A row in two parts has a separator after its split, which shifts the rest by one.
-        place = torch.arange(int(lengths.max()), device=batch.tokens.device)
-        separator = halves[:, None] & (place == cuts + 1)
-        second = halves[:, None] & (place > cuts + 1)
-        clean = (place - (separator | second).long()).clamp(max=batch.tokens.shape[1] - 1)
+        positions = torch.arange(int(lengths.max()), device=batch.tokens.device)
+        separator = halves[:, None] & (positions == cuts + 1)
+        second = halves[:, None] & (positions > cuts + 1)
+        clean = (positions - (separator | second).long()).clamp(max=batch.tokens.shape[1] - 1)
         tokens = gather_positions(batch.tokens, clean).masked_fill(separator, self.separator)
-        hidden = gather_positions(chosen, clean) & ~separator & (place < lengths[:, None])
+        masked = gather_positions(chosen, clean) & ~separator & (positions < lengths[:, None])
         first = torch.tensor([FIRST_SEGMENT[mode] for mode in UniLMMode], device=modes.device)
         return View(
-            inputs=self.replacement(tokens, hidden, generator=generator),
+            inputs=self.replacement(tokens, masked, generator=generator),
             lengths=lengths,
-            attention_mask=rank_mask(position_ranks(modes, place, second)),
-            targets=tokens.masked_fill(~hidden, NO_TARGET),
+            attention_mask=rank_mask(position_ranks(modes, positions, second)),
+            targets=tokens.masked_fill(~masked, NO_TARGET),
             segments=first[modes][:, None] + second.long(),
-            clean_positions=clean.masked_fill(~hidden, -1),
+            clean_positions=clean.masked_fill(~masked, -1),
         )
 
     def explain(self, view: View) -> tuple[str, ...]:
@@ -154,21 +159,13 @@ class UniLMObjective(MaskedLMObjective):
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         """Bidirectional mode, with the given positions masked."""
-        assert self.vocabulary.mask is not None
-        place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-        return View(
-            inputs=batch.tokens.masked_fill(masked, self.vocabulary.mask),
-            lengths=batch.lengths,
-            attention_mask=FullMask(),
-            targets=batch.tokens.masked_fill(~masked, NO_TARGET),
-            segments=torch.full_like(batch.tokens, FIRST_SEGMENT[UniLMMode.BIDIRECTIONAL]),
-            clean_positions=place.expand_as(batch.tokens).masked_fill(~masked, -1),
-        )
+        segments = torch.full_like(batch.tokens, FIRST_SEGMENT[UniLMMode.BIDIRECTIONAL])
+        return replace(super().fill_view(batch, masked), segments=segments)
 
     def autoregressive_view(self, batch: Batch) -> View:
         """The text plus one <mask> per token, which attends to the tokens before it."""
         assert self.vocabulary.mask is not None
-        text = self._text(batch)
+        text = self._text_block(batch)
         masks = replace(
             text,
             inputs=torch.full_like(text.inputs, self.vocabulary.mask),
@@ -178,7 +175,7 @@ class UniLMObjective(MaskedLMObjective):
             ],
             is_query=True,
         )
-        return join_blocks([self._lead(batch), text, masks], pad=self.vocabulary.pad)
+        return join_blocks([self._prefix_block(batch), text, masks], pad=self.vocabulary.pad)
 
     def log_prob(
         self,
@@ -188,58 +185,50 @@ class UniLMObjective(MaskedLMObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        view = self.autoregressive_view(batch)
-        predictions = network.target_log_probs(view)
-        assert view.clean_positions is not None
-        rows = predictions.target_mask.nonzero(as_tuple=True)[0]
-        found = predictions.log_probs.new_zeros(batch.tokens.shape)
-        found = found.index_put(
-            (rows, view.clean_positions[predictions.target_mask]), predictions.log_probs
-        )
-        return LogProbs(per_token=found[:, 1:], kind=self.kind)
+        return log_probs_by_clean_position(network, self.autoregressive_view(batch), batch)
 
     def generation_finetuning_view(
         self, batch: Batch, *, generator: torch.Generator | None = None
     ) -> View:
         """Fine-tuning for generation: the condition is visible, the text partly masked."""
         chosen = self.target_choice(batch, batch.targets_mask(), generator=generator)
-        shown = self.replacement(batch.tokens, chosen, generator=generator)
-        place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
+        inputs = self.replacement(batch.tokens, chosen, generator=generator)
+        positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
         text = replace(
-            self._text(batch),
-            inputs=shown[:, 1:],
+            self._text_block(batch),
+            inputs=inputs[:, 1:],
             targets=batch.tokens.masked_fill(~chosen, NO_TARGET)[:, 1:],
-            clean_positions=place.expand_as(chosen).masked_fill(~chosen, -1)[:, 1:],
+            clean_positions=positions.expand_as(chosen).masked_fill(~chosen, -1)[:, 1:],
         )
-        return join_blocks([self._lead(batch), text], pad=self.vocabulary.pad)
+        return join_blocks([self._prefix_block(batch), text], pad=self.vocabulary.pad)
 
-    def _lead(self, batch: Batch) -> TokenBlock:
+    def _prefix_block(self, batch: Batch) -> TokenBlock:
         """What precedes the generated tokens: the condition, or position 0 alone."""
-        given = batch.condition
-        tokens = batch.tokens[:, :1] if given is None else given.tokens
-        lengths = torch.ones_like(batch.lengths) if given is None else given.lengths
-        place = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        condition = batch.condition
+        tokens = batch.tokens[:, :1] if condition is None else condition.tokens
+        lengths = torch.ones_like(batch.lengths) if condition is None else condition.lengths
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         return TokenBlock(
             inputs=tokens,
-            real=place < lengths[:, None],
-            positions=place,
+            real=positions < lengths[:, None],
+            positions=positions,
             ranks=0,
-            segments=generation_segments(given)[0],
+            segments=generation_segments(condition)[0],
         )
 
-    def _text(self, batch: Batch) -> TokenBlock:
+    def _text_block(self, batch: Batch) -> TokenBlock:
         """Positions 1 … T-1 unmasked, each visible to itself and later ones."""
-        given = batch.condition
-        before = torch.ones_like(batch.lengths) if given is None else given.lengths
-        place = torch.arange(batch.tokens.shape[1] - 1, device=batch.tokens.device)
-        positions = before[:, None] + place
-        self.check_length(int((before + batch.lengths).max()) - 1)
+        condition = batch.condition
+        prefix_lengths = torch.ones_like(batch.lengths) if condition is None else condition.lengths
+        offsets = torch.arange(batch.tokens.shape[1] - 1, device=batch.tokens.device)
+        positions = prefix_lengths[:, None] + offsets
+        self.check_length(int((prefix_lengths + batch.lengths).max()) - 1)
         return TokenBlock(
             inputs=batch.tokens[:, 1:],
             real=batch.targets_mask()[:, 1:],
             positions=positions,
             ranks=positions,
-            segments=generation_segments(given)[1],
+            segments=generation_segments(condition)[1],
         )
 
     @property
@@ -248,23 +237,23 @@ class UniLMObjective(MaskedLMObjective):
         end = self.vocabulary.end
         return self.vocabulary.bos if end is None else end
 
-    def _hideable(self, batch: Batch, writes: Tensor) -> Tensor:
+    def _maskable(self, batch: Batch, generative: Tensor) -> Tensor:
         """(B, T) bool: ordinary tokens, and in generative rows (B,) the end token too."""
         ends = batch.targets_mask() & (batch.tokens == self.separator)
-        return maskable_positions(batch, self.vocabulary) | (ends & writes[:, None])
+        return maskable_positions(batch, self.vocabulary) | (ends & generative[:, None])
 
-    def _cuts(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
+    def _sample_splits(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
         """(B,) last position of the first part; both are non-empty if there are two tokens."""
-        drawn = sample_uniform((len(batch),), batch.tokens.device, generator=generator)
+        uniforms = sample_uniform((len(batch),), batch.tokens.device, generator=generator)
         tokens = maskable_positions(batch, self.vocabulary).sum(1)
-        return torch.where(tokens > 1, 1 + (drawn * (tokens - 1)).long(), 0)
+        return torch.where(tokens > 1, 1 + (uniforms * (tokens - 1)).long(), 0)
 
-    def check_length(self, places: int) -> None:
+    def check_length(self, length: int) -> None:
         """Raise a UserError if there are more tokens than positions."""
-        if self.longest is not None and places > self.longest:
+        if self.longest is not None and length > self.longest:
             raise UserError(
                 f"a text with its condition may have at most {self.longest} tokens, got "
-                f"{places}; shorten it, or train with a larger --set length=…."
+                f"{length}; shorten it, or train with a larger --set length=…."
             )
 
 
@@ -273,13 +262,13 @@ def mode_of(segment: int) -> UniLMMode:
     return next(mode for mode, first in FIRST_SEGMENT.items() if first == segment)
 
 
-def position_ranks(modes: Tensor, place: Tensor, second: Tensor) -> Tensor:
+def position_ranks(modes: Tensor, positions: Tensor, second: Tensor) -> Tensor:
     """(B, T) ranks of positions (T,) in the modes (B,); `second` (B, T): the second part."""
     by_mode = {
         UniLMMode.BIDIRECTIONAL: torch.zeros_like(second, dtype=torch.long),
-        UniLMMode.SEQUENCE_TO_SEQUENCE: place * second,
-        UniLMMode.LEFT_TO_RIGHT: place.expand_as(second),
-        UniLMMode.RIGHT_TO_LEFT: -place.expand_as(second),
+        UniLMMode.SEQUENCE_TO_SEQUENCE: positions * second,
+        UniLMMode.LEFT_TO_RIGHT: positions.expand_as(second),
+        UniLMMode.RIGHT_TO_LEFT: -positions.expand_as(second),
     }
     return gather_positions(torch.stack([by_mode[mode] for mode in UniLMMode], 1), modes[:, None])[
         :, 0
@@ -296,10 +285,10 @@ def generation_segments(condition: Batch | None) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class NgramMasking:
-    """N-gram masking: each token is masked with probability `rate`, by spans of 1 to `longest`.
+    """N-gram masking: each token is masked with probability `rate`, by spans of 1 to `max_ngram`.
 
-    A span has one token with probability 1 - `longer`, else 2 … `longest` tokens, uniformly (Dong
-    et al. 2019: 0.2 and 3). Spans start at each position independently, at a rate such that
+    A span has one token with probability 1 - `ngram_rate`, else 2 … `max_ngram` tokens, uniformly
+    (Dong et al. 2019: 0.2 and 3). Spans start at each position independently, at a rate such that
     P(masked) = rate; they may overlap, and stop at positions that may not be masked.
     """
 
@@ -313,21 +302,23 @@ class NgramMasking:
         rows, time = allowed.shape
         # Spans may start before the text, or its first positions would be masked less often.
         shape = rows, time + self.max_ngram - 1
-        drawn = sample_uniform(shape, allowed.device, generator=generator)
+        uniforms = sample_uniform(shape, allowed.device, generator=generator)
         sizes = self.sizes(sample_uniform(shape, allowed.device, generator=generator))
         chosen = torch.zeros_like(allowed)
-        for before in range(self.max_ngram):
-            begin = self.max_ngram - 1 - before
-            begins = drawn[:, begin : begin + time] < self.start_rate
-            chosen |= begins & (sizes[:, begin : begin + time] > before)
-        lonely = drawn[:, self.max_ngram - 1 :].masked_fill(~allowed, 2.0)
-        return ensure_one_masked(lonely, chosen, allowed)
+        for offset in range(self.max_ngram):
+            first = self.max_ngram - 1 - offset
+            is_start = uniforms[:, first : first + time] < self.start_rate
+            chosen |= is_start & (sizes[:, first : first + time] > offset)
+        fallback = uniforms[:, self.max_ngram - 1 :].masked_fill(~allowed, 2.0)
+        return ensure_one_masked(fallback, chosen, allowed)
 
-    def sizes(self, drawn: Tensor) -> Tensor:
+    def sizes(self, uniforms: Tensor) -> Tensor:
         """Span length, for a number in [0, 1)."""
-        kinds = max(self.max_ngram - 1, 1)
-        long = 2 + (drawn / max(self.ngram_rate, 1e-9) * kinds).long().clamp(max=kinds - 1)
-        return torch.where(drawn < self.ngram_rate, long, 1)
+        length_count = max(self.max_ngram - 1, 1)
+        long = 2 + (uniforms / max(self.ngram_rate, 1e-9) * length_count).long().clamp(
+            max=length_count - 1
+        )
+        return torch.where(uniforms < self.ngram_rate, long, 1)
 
     @property
     def start_rate(self) -> float:
@@ -339,6 +330,6 @@ class NgramMasking:
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2
-            kept = math.prod(1 - middle * each for each in over)
-            low, high = (middle, high) if kept > 1 - self.rate else (low, middle)
+            unmasked_probability = math.prod(1 - middle * probability for probability in over)
+            low, high = (middle, high) if unmasked_probability > 1 - self.rate else (low, middle)
         return low

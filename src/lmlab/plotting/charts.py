@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -109,8 +110,8 @@ def colour_scale(values: Values, bounds: Bounds = REAL) -> ColourScale:
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if bounds[0] < 0 and low < -ROUNDING * max(high, -low):
-        most = max(-low, high)
-        return ColourScale(low=-most, high=most)
+        limit = max(-low, high)
+        return ColourScale(low=-limit, high=limit)
     # Probabilities close to one are shown on their full scale.
     return ColourScale(low=0.0, high=1.0 if 0.6 < high <= 1.0 else high or 1.0)
 
@@ -128,34 +129,38 @@ def draw_heat_maps(figure: Figure, grids: Sequence[HeatMap], *, title: str) -> N
     """
     scale = colour_scale(np.concatenate([grid.values.ravel() for grid in grids]), grids[0].bounds)
     width, height = figure.get_size_inches()
-    across, down = grids[0].inches
-    abreast = _abreast(grids)
-    for place, grid in enumerate(grids):
-        line, column = divmod(place, abreast)
-        left, top = column * (across + PANEL_GAP[0]), line * (down + PANEL_GAP[1])
-        box = (left / width, 1 - (top + down) / height, across / width, down / height)
+    panel_width, panel_height = grids[0].inches
+    per_row = _panels_per_row(grids)
+    for index, grid in enumerate(grids):
+        row, column = divmod(index, per_row)
+        left, top = column * (panel_width + PANEL_GAP[0]), row * (panel_height + PANEL_GAP[1])
+        box = (
+            left / width,
+            1 - (top + panel_height) / height,
+            panel_width / width,
+            panel_height / height,
+        )
         axes = figure.add_axes(box)
-        lowest = place + abreast >= len(grids)
+        lowest = index + per_row >= len(grids)
         draw_heat_map(axes, grid, scale, rows_named=column == 0, columns_named=lowest)
         if len(grids) > 1:
             axes.set_title(printable_name(grid.title), fontsize=9)
     above = 0.32 if len(grids) > 1 else 0.12
     figure.text(0, 1 + above / height, title, fontsize=11)
     draw_colour_bar(
-        figure, scale, left=min(len(grids), abreast) * (across + PANEL_GAP[0]) - PANEL_GAP[0]
+        figure, scale, left=min(len(grids), per_row) * (panel_width + PANEL_GAP[0]) - PANEL_GAP[0]
     )
 
 
 def heat_maps_size(grids: Sequence[HeatMap]) -> tuple[float, float]:
     """Figure size in inches for `draw_heat_maps`."""
-    (across, down), abreast = grids[0].inches, _abreast(grids)
-    columns, lines = min(len(grids), abreast), -(-len(grids) // abreast)
-    return columns * (across + PANEL_GAP[0]) - PANEL_GAP[0], lines * (
-        down + PANEL_GAP[1]
-    ) - PANEL_GAP[1]
+    (width, height), per_row = grids[0].inches, _panels_per_row(grids)
+    columns, rows = min(len(grids), per_row), -(-len(grids) // per_row)
+    gap_x, gap_y = PANEL_GAP
+    return columns * (width + gap_x) - gap_x, rows * (height + gap_y) - gap_y
 
 
-def _abreast(grids: Sequence[HeatMap]) -> int:
+def _panels_per_row(grids: Sequence[HeatMap]) -> int:
     return max(1, int((MAX_WIDTH_INCHES + PANEL_GAP[0]) // (grids[0].inches[0] + PANEL_GAP[0])))
 
 
@@ -179,11 +184,11 @@ def draw_heat_map(
         extent=(0, width, height, 0),
     )
     if grid.values.size <= MAX_BORDERED_CELLS:
-        _draw_rims(axes, np.isfinite(grid.values))
+        _draw_cell_borders(axes, np.isfinite(grid.values))
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     if grid.values.size <= MAX_NUMBERED_CELLS and grid.inches[0] / width > 0.25:
-        _write_numbers(axes, grid.values)
+        _draw_numbers(axes, grid.values)
     size = 9 if grid.cell == CELL_INCHES else 7
     if columns_named:
         label_columns(axes, grid.columns, width, size=size)
@@ -194,56 +199,62 @@ def draw_heat_map(
     else:
         axes.set_yticks([])
     axes.tick_params(length=0)
+    hide_spines(axes)
+
+
+def hide_spines(axes: Axes) -> None:
+    """Hide the frame of the axes."""
     for spine in axes.spines.values():
         spine.set_visible(False)
 
 
-def _draw_rims(axes: Axes, filled: NDArray[np.bool_]) -> None:
+def _draw_cell_borders(axes: Axes, filled: NDArray[np.bool_]) -> None:
     """Lines between non-empty cells; a border for each would make the SVG large."""
     for mask, draw in ((filled, axes.hlines), (filled.T, axes.vlines)):
         edges = np.zeros((len(mask) + 1, mask.shape[1]), dtype=bool)
         edges[:-1] |= mask
         edges[1:] |= mask
-        held = np.flatnonzero(edges.any(1))
-        first = edges[held].argmax(1)
-        last = mask.shape[1] - edges[held, ::-1].argmax(1)
-        draw(held, first, last, colors=BORDER_COLOUR, linewidth=0.5)
+        lines = np.flatnonzero(edges.any(1))
+        first = edges[lines].argmax(1)
+        last = mask.shape[1] - edges[lines, ::-1].argmax(1)
+        draw(lines, first, last, colors=BORDER_COLOUR, linewidth=0.5)
 
 
-def _write_numbers(axes: Axes, values: Values) -> None:
+def _draw_numbers(axes: Axes, values: Values) -> None:
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
-            shown = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.1f}"
-            place = (column + 0.5, row + 0.5)
+            label = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.1f}"
+            centre = (column + 0.5, row + 0.5)
             axes.annotate(
-                shown, place, ha="center", va="center", fontsize=6.5, color=FOREGROUND_COLOUR
+                label, centre, ha="center", va="center", fontsize=6.5, color=FOREGROUND_COLOUR
             )
 
 
 def label_columns(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) -> None:
     """Column labels, slanted unless they are one or two characters."""
     axes.set_xlabel(axis.name)
-    if axis.labels is None:
-        axes.set_xticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
-        return
-    labels = [shorten_label(label, axis.max_label_length) for label in axis.labels]
-    axes.set_xticks(np.arange(entries) + 0.5, labels, fontsize=size)
+    axes.set_xticks(**_ticks(axis, entries, size))
     for name in axes.get_xticklabels():
-        if len(name.get_text()) > 2:
+        if axis.labels is not None and len(name.get_text()) > 2:
             name.set(rotation=50, ha="right", rotation_mode="anchor")
 
 
 def label_rows(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) -> None:
     """Row labels, at the left."""
     axes.set_ylabel(axis.name)
+    axes.set_yticks(**_ticks(axis, entries, size))
+
+
+def _ticks(axis: HeatMapAxis, entries: int, size: float) -> dict[str, Any]:
+    """Tick positions and labels: every entry's label, or a few numbers."""
     if axis.labels is None:
-        axes.set_yticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
-        return
+        ticks = _tick_entries(entries)
+        return {"ticks": [entry + 0.5 for entry in ticks], "labels": [str(e + 1) for e in ticks]}
     labels = [shorten_label(label, axis.max_label_length) for label in axis.labels]
-    axes.set_yticks(np.arange(entries) + 0.5, labels, fontsize=size)
+    return {"ticks": np.arange(entries) + 0.5, "labels": labels, "fontsize": size}
 
 
-def _few_places(entries: int) -> list[int]:
+def _tick_entries(entries: int) -> list[int]:
     """A few round tick positions where not every entry can be labelled."""
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10**9) if entries / s <= 11)
     if step == 1:
@@ -253,22 +264,19 @@ def _few_places(entries: int) -> list[int]:
     return [0, *range(step - 1 if step > 2 else 3, entries, step)]
 
 
-def _few(entries: int) -> list[float]:
-    return [place + 0.5 for place in _few_places(entries)]
-
-
-def shorten_label(label: str, longest: int = MAX_LABEL_LENGTH) -> str:
+def shorten_label(label: str, max_length: int = MAX_LABEL_LENGTH) -> str:
     """Truncate a label to leave room for its neighbours."""
-    shown = printable_name(label)
-    return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
+    printable = printable_name(label)
+    return printable if len(printable) <= max_length else printable[: max_length - 1].rstrip() + "…"
 
 
 def draw_colour_bar(figure: Figure, scale: ColourScale, *, left: float) -> None:
     """Colour bar, at the right of the cells and as high as they are, or an inch."""
     width, height = figure.get_size_inches()
-    tall = min(height, 1.3)
+    bar_height = min(height, 1.3)
     axes = figure.add_axes(
-        ((left + 0.18) / width, 1 - tall / height, 0.11 / width, tall / height), label="colours"
+        ((left + 0.18) / width, 1 - bar_height / height, 0.11 / width, bar_height / height),
+        label="colours",
     )
     mappable = ScalarMappable(norm=scale.norm, cmap=scale.colours)
     bar = figure.colorbar(mappable, cax=axes)
@@ -302,17 +310,17 @@ def draw_bar_chart(figure: Figure, bars: BarChart, *, title: str) -> None:
     """Draw labelled bars; more than `MAX_BARS` as one outline on a log scale."""
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_title(title, loc="left", fontsize=11)
-    places = np.arange(len(bars.values))
+    indices = np.arange(len(bars.values))
     if bars.horizontal:
-        _draw_lying(axes, bars, places)
-    elif len(places) <= MAX_BARS:
-        axes.bar(places + 0.5, bars.values, width=0.72, color=COLOURS[0])
-        axes.set_xlim(0, len(places))
-        label_columns(axes, HeatMapAxis(name=bars.axis, labels=bars.labels), len(places))
+        _draw_horizontal(axes, bars, indices)
+    elif len(indices) <= MAX_BARS:
+        axes.bar(indices + 0.5, bars.values, width=0.72, color=COLOURS[0])
+        axes.set_xlim(0, len(indices))
+        label_columns(axes, HeatMapAxis(name=bars.axis, labels=bars.labels), len(indices))
         axes.set_ylabel(bars.unit)
         axes.tick_params(axis="x", length=0)
     else:
-        _draw_outline(axes, bars, places)
+        _draw_outline(axes, bars, indices)
     if bars.level is not None:
         line = partial(axes.axvline if bars.horizontal else axes.axhline, bars.level)
         line(color=FOREGROUND_COLOUR, linewidth=1, linestyle=(0, (2, 2)))
@@ -326,21 +334,21 @@ def draw_bar_chart(figure: Figure, bars: BarChart, *, title: str) -> None:
         axes.text(0.99, 0.97, bars.remark, transform=where, ha="right", va="top", fontsize=9)
 
 
-def _draw_lying(axes: Axes, bars: BarChart, places: NDArray[np.int64]) -> None:
-    axes.barh(places + 0.5, bars.values, height=0.72, color=COLOURS[0])
-    axes.set_ylim(len(places), 0)
+def _draw_horizontal(axes: Axes, bars: BarChart, indices: NDArray[np.int64]) -> None:
+    axes.barh(indices + 0.5, bars.values, height=0.72, color=COLOURS[0])
+    axes.set_ylim(len(indices), 0)
     label_rows(
         axes,
         HeatMapAxis(
             name=bars.axis, labels=bars.labels, max_label_length=MAX_HORIZONTAL_LABEL_LENGTH
         ),
-        len(places),
+        len(indices),
     )
     axes.set_xlabel(bars.unit)
     axes.tick_params(axis="y", length=0)
 
 
-def _draw_outline(axes: Axes, bars: BarChart, places: NDArray[np.int64]) -> None:
+def _draw_outline(axes: Axes, bars: BarChart, indices: NDArray[np.int64]) -> None:
     if (bars.values >= 0).all() and (bars.values > 0).any():
         set_plain_log_scale(axes)
         positive = bars.values[bars.values > 0]
@@ -348,10 +356,15 @@ def _draw_outline(axes: Axes, bars: BarChart, places: NDArray[np.int64]) -> None
     else:
         floor = 0.0
     axes.fill_between(
-        places + 0.5, np.maximum(bars.values, floor), floor, step="mid", color=COLOURS[0], alpha=0.8
+        indices + 0.5,
+        np.maximum(bars.values, floor),
+        floor,
+        step="mid",
+        color=COLOURS[0],
+        alpha=0.8,
     )
-    axes.set_xlim(0, len(places))
-    label_columns(axes, HeatMapAxis(name=bars.axis), len(places))
+    axes.set_xlim(0, len(indices))
+    label_columns(axes, HeatMapAxis(name=bars.axis), len(indices))
     axes.set_ylabel(bars.unit)
 
 

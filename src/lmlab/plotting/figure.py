@@ -1,4 +1,4 @@
-"""Figure specification: name, caption and drawing function, rendered to SVG and PNG."""
+"""Figures: common style, labels and colours, specification, rendering to SVG and PNG, files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
@@ -19,6 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox
 
+from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
+from lmlab.core.errors import UserError
 from lmlab.plotting.fonts import BASE_FONT, use_installed_fonts, warn_missing_glyphs
 from lmlab.plotting.html import TableCell
 
@@ -33,22 +36,23 @@ FONTS = (
 FOREGROUND_COLOUR = "#010203"
 """Placeholder for the page's own colour while matplotlib draws; replaced in the finished SVG."""
 PNG_DPI = 160
+FIGURE_SUFFIXES = (".svg", ".png")
 
 
-def colour(look: int) -> str:
+def colour(index: int) -> str:
     """The colour at an index of the palette, which repeats."""
-    return COLOURS[look % len(COLOURS)]
+    return COLOURS[index % len(COLOURS)]
 
 
-def line_style(look: int) -> dict[str, Any]:
+def line_style(index: int) -> dict[str, Any]:
     """Colour and dashes of a line, distinct for many lines."""
-    return {"color": colour(look), "linestyle": DASHES[look // len(COLOURS) % len(DASHES)]}
+    return {"color": colour(index), "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
 
 
 @contextmanager
 def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
     """A figure in the common style; `name` makes the ids of several figures on a page unique."""
-    look: dict[Any, Any] = {
+    style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": f"lmlab-{name}",
         "text.parse_math": False,
@@ -62,7 +66,7 @@ def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
         "xtick.color": FOREGROUND_COLOUR,
         "ytick.color": FOREGROUND_COLOUR,
     }
-    with matplotlib.rc_context(look), warnings.catch_warnings(), _quiet_fonts():
+    with matplotlib.rc_context(style), warnings.catch_warnings(), _quiet_fonts():
         # The reader's browser has the glyphs that the fonts here lack; for a PNG `fonts` warns.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield Figure(figsize=(width, height))
@@ -90,10 +94,10 @@ def drawn_extent(figure: Figure) -> Bbox:
 def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
     """Render as an <svg> element that scales with the page and references no other file."""
     use_installed_fonts(figure)
-    written = io.StringIO()
-    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    figure.savefig(written, format="svg", metadata=nothing, transparent=True, bbox_inches=box)
-    text = written.getvalue()
+    buffer = io.StringIO()
+    no_metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(buffer, format="svg", metadata=no_metadata, transparent=True, bbox_inches=box)
+    text = buffer.getvalue()
     text = text[text.index("<svg") :].replace(FOREGROUND_COLOUR, "currentColor")
     text = re.sub(r"font-family: [^;\"]*", f"font-family: {FONTS}", text)
     text = re.sub(r" *<style.*?</style>\n", "", text, flags=re.DOTALL)
@@ -104,16 +108,16 @@ def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
 
 def as_png(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> bytes:
     """Render as PNG on white, for where no SVG is accepted."""
-    written = io.BytesIO()
+    buffer = io.BytesIO()
     figure.savefig(
-        written,
+        buffer,
         format="png",
         dpi=PNG_DPI,
         facecolor="white",
         bbox_inches=box,
         metadata={"Software": None},
     )
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 def set_plain_log_scale(axes: Axes) -> None:
@@ -141,9 +145,9 @@ def add_legend(axes: Axes, handles: Sequence[Any] | None = None, names: Sequence
 
 def printable_name(name: str) -> str:
     """A label that is valid XML: no control characters, spaces visible."""
-    spelled = _unspelled(name)
-    kept = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in spelled)
-    return kept if kept.strip() else "␣" * len(kept)
+    decoded = _decode_byte_level(name)
+    printable = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in decoded)
+    return printable if printable.strip() else "␣" * len(printable)
 
 
 PRINTABLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
@@ -155,7 +159,7 @@ BYTE_OF_CHARACTER = {chr(byte): byte for byte in PRINTABLE_BYTES} | {
 }
 
 
-def _unspelled(name: str) -> str:
+def _decode_byte_level(name: str) -> str:
     """Decode byte-level spelling: Ġgr Ã¼n becomes ▁gr ün; anything else stays as it is."""
     if name.isascii() or not all(letter in BYTE_OF_CHARACTER for letter in name):
         return name
@@ -217,10 +221,10 @@ class RenderedFigure:
         return self.png_bytes
 
 
-def render_figure(picture: FigureSpec) -> RenderedFigure:
+def render_figure(spec: FigureSpec) -> RenderedFigure:
     """Render a figure; its name makes its ids unique on a page."""
-    with canvas(picture.name, width=picture.width, height=picture.height) as figure:
-        picture.draw(figure)
+    with canvas(spec.name, width=spec.width, height=spec.height) as figure:
+        spec.draw(figure)
         boxes = use_installed_fonts(figure)
         box = drawn_extent(figure)
         return RenderedFigure(
@@ -228,9 +232,9 @@ def render_figure(picture: FigureSpec) -> RenderedFigure:
         )
 
 
-def numbered_name(name: str, place: int, of: int) -> str:
+def numbered_name(name: str, index: int, of: int) -> str:
     """`surprisal-2`, or `surprisal` where it is the only one."""
-    return f"{name}-{place + 1}" if of > 1 else name
+    return f"{name}-{index + 1}" if of > 1 else name
 
 
 def join_remarks(parts: Sequence[str]) -> str:
@@ -246,3 +250,29 @@ def standalone_svg(svg: str) -> str:
     )
     head, mark, body = svg.partition(">")
     return f"{head}{mark}\n {style}{body}"
+
+
+def check_figure_suffix(path: Path) -> None:
+    """Reject a file extension other than .svg and .png."""
+    if path.suffix.lower() not in FIGURE_SUFFIXES:
+        raise UserError(
+            f"the figure file must end in {' or '.join(FIGURE_SUFFIXES)}, got {path.name}; "
+            "the suffix selects the format."
+        )
+
+
+def check_figure_path(path: Path) -> None:
+    """Reject another file extension and a folder, before anything is computed."""
+    check_figure_suffix(path)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file to write.")
+
+
+def write_figure(path: Path, rendered: RenderedFigure) -> None:
+    """Write a rendered figure as SVG or PNG, by file extension."""
+    with telling_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".svg":
+        write_text(path, standalone_svg(rendered.svg))
+    else:
+        write_bytes(path, rendered.png)

@@ -66,12 +66,12 @@ def use_installed_fonts(figure: Figure) -> str:
 def warn_missing_glyphs(missing: str) -> None:
     """Warn once for each package with the characters that a PNG shows as boxes."""
     for package in PACKAGES:
-        found = "".join(letter for letter in missing if _package(letter) == package)
-        if found and package not in _warned:
+        letters = "".join(letter for letter in missing if _package(letter) == package)
+        if letters and package not in _warned:
             _warned.add(package)
-            shown = found if len(found) <= 8 else f"{found[:8]}…"
+            sample = letters if len(letters) <= 8 else f"{letters[:8]}…"
             warnings.warn(
-                f"no installed font has the glyphs {shown}, so PNG figures show boxes; install "
+                f"no installed font has the glyphs {sample}, so PNG figures show boxes; install "
                 f"one (on Debian and Ubuntu: {package}). SVG figures use the viewer's fonts.",
                 LmlabWarning,
                 stacklevel=3,
@@ -85,8 +85,8 @@ def _package(letter: str) -> str:
     """The Debian package whose fonts have a character."""
     script = unicodedata.name(letter, "UNNAMED").split()[0]
     script = "EMOJI" if ord(letter) >= 0x1F000 and script != "CJK" else script
-    named = (package for package, scripts in PACKAGES.items() if script in scripts)
-    return next(named, "fonts-noto-core")
+    packages = (package for package, scripts in PACKAGES.items() if script in scripts)
+    return next(packages, "fonts-noto-core")
 
 
 @cache
@@ -96,21 +96,21 @@ def fallback_fonts(letters: frozenset[str]) -> tuple[tuple[str, ...], str]:
     Cost: on the first such character, opening every installed font.
     """
     families: list[str] = []
-    left = set(letters)
-    while left:
-        best = max(_candidates(), key=lambda entry: len(left) - len(_without(entry, left)))
-        rest = _without(best, left)
-        if len(rest) == len(left):
+    missing = set(letters)
+    while missing:
+        best = max(_candidates(), key=lambda entry: len(missing) - len(_without(entry, missing)))
+        still_missing = _without(best, missing)
+        if len(still_missing) == len(missing):
             break
         families.append(best.name)
-        left = rest
-    return tuple(families), "".join(sorted(left))
+        missing = still_missing
+    return tuple(families), "".join(sorted(missing))
 
 
 def missing_glyphs(family: str, letters: Iterable[str]) -> set[str]:
     """Characters for which a family has no glyph."""
     font = _font_of(family)
-    visible = {each for each in letters if unicodedata.category(each) not in INVISIBLE}
+    visible = {char for char in letters if unicodedata.category(char) not in INVISIBLE}
     # Variation selectors choose between forms of the preceding character.
     visible -= {chr(code) for code in range(0xFE00, 0xFE10)}
     return {letter for letter in visible if not font.get_char_index(ord(letter))}
@@ -152,11 +152,17 @@ def _add_new_fonts() -> None:
 
 
 def _rank(entry: FontEntry) -> tuple[int, bool, bool, str, str]:
-    place = (
+    preference = (
         PREFERRED_FONTS.index(entry.name) if entry.name in PREFERRED_FONTS else len(PREFERRED_FONTS)
     )
     sans = "Sans" in entry.name or "Hei" in entry.name or "Gothic" in entry.name
-    return place, entry.weight not in (400, "normal", "regular"), not sans, entry.name, entry.fname
+    return (
+        preference,
+        entry.weight not in (400, "normal", "regular"),
+        not sans,
+        entry.name,
+        entry.fname,
+    )
 
 
 def _open(entry: FontEntry) -> FT2Font | None:

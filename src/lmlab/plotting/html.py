@@ -1,4 +1,4 @@
-"""HTML builder: whatever is not already HTML is escaped, always."""
+"""HTML builder with escaping: elements, sortable tables, self-contained pages with style."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def tag(name: str, /, *children: str, **attributes: str) -> Html:
     An underscore in an attribute's name is a hyphen, and one at its end is left out (`class_`); an
     attribute without a value is left out too.
     """
-    written = "".join(
+    spelled_attributes = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(value, quote=True)}"'
         for key, value in attributes.items()
         if value
     )
     if name in VOID_ELEMENTS:
-        return Html(f"<{name}{written}>")
-    return Html(f"<{name}{written}>{join_html(children)}</{name}>")
+        return Html(f"<{name}{spelled_attributes}>")
+    return Html(f"<{name}{spelled_attributes}>{join_html(children)}</{name}>")
 
 
 def join_html(children: Iterable[str], separator: str = "") -> Html:
@@ -153,8 +153,8 @@ def number_cell(value: float | None, digits: int = 3) -> TableCell:
 def html_table(header: Sequence[str], rows: Iterable[Sequence[TableCell]]) -> Html:
     """A table with sortable columns; it scrolls where it is too wide."""
     rows = list(rows)
-    numeric = [any(row[place].value is not None for row in rows) for place in range(len(header))]
-    heads = [
+    numeric = [any(row[column].value is not None for row in rows) for column in range(len(header))]
+    header_cells = [
         tag("th", tag("button", name, type="button"), class_="number" if right else "", scope="col")
         for name, right in zip(header, numeric, strict=True)
     ]
@@ -162,13 +162,15 @@ def html_table(header: Sequence[str], rows: Iterable[Sequence[TableCell]]) -> Ht
         tag("tr", *(_cell(cell, right) for cell, right in zip(row, numeric, strict=True)))
         for row in rows
     ]
-    drawn = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_="sortable")
-    return tag("div", drawn, class_="wide", tabindex="0")
+    table = tag(
+        "table", tag("thead", tag("tr", *header_cells)), tag("tbody", *body), class_="sortable"
+    )
+    return tag("div", table, class_="wide", tabindex="0")
 
 
-def _cell(cell: TableCell, right: bool) -> Html:
+def _cell(cell: TableCell, numeric: bool) -> Html:
     sort = {} if cell.value is None else {"data_sort": repr(float(cell.value))}
-    return tag("td", cell.shown, class_="number" if right else "", **sort)
+    return tag("td", cell.shown, class_="number" if numeric else "", **sort)
 
 
 def html_page(title: str, *sections: Html) -> str:

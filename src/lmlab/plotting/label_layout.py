@@ -33,75 +33,75 @@ def place_labels(
     low = np.array([axes.get_xlim()[0], axes.get_ylim()[0]])
     high = np.array([axes.get_xlim()[1], axes.get_ylim()[1]])
     size = np.array(figure.get_size_inches())
-    spots = (points - low) / np.maximum(high - low, 1e-30) * size
-    taken: list[tuple[float, float, float, float]] = []
-    for place, (spot, label) in enumerate(zip(spots, labels, strict=True)):
-        width = _width(label) * (BOLD_WIDTH_FACTOR if place < strong else 1.0)
-        box, far = _free_box(spot, width, taken, spots, size)
-        taken.append(box)
-        middle = np.array([(box[0] + box[2]) / 2, (box[1] + box[3]) / 2])
+    anchors = (points - low) / np.maximum(high - low, 1e-30) * size
+    boxes: list[tuple[float, float, float, float]] = []
+    for index, (anchor, label) in enumerate(zip(anchors, labels, strict=True)):
+        width = _label_width(label) * (BOLD_WIDTH_FACTOR if index < strong else 1.0)
+        box, distant = _free_box(anchor, width, boxes, anchors, size)
+        boxes.append(box)
+        centre = np.array([(box[0] + box[2]) / 2, (box[1] + box[3]) / 2])
         axes.annotate(
             label,
-            xy=tuple(points[place]),
-            xytext=tuple(low + middle / size * (high - low)),
+            xy=tuple(points[index]),
+            xytext=tuple(low + centre / size * (high - low)),
             ha="center",
             va="center",
             fontsize=9,
-            fontweight="bold" if place < strong else "normal",
+            fontweight="bold" if index < strong else "normal",
             color=FOREGROUND_COLOUR,
             arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": FOREGROUND_COLOUR}
-            if far
+            if distant
             else None,
         )
-    return taken
+    return boxes
 
 
-def _width(label: str) -> float:
+def _label_width(label: str) -> float:
     return LETTER_INCHES * sum(2 if ord(letter) > 0x2E80 else 1 for letter in label)
 
 
 def _free_box(
-    spot: NDArray[np.float64],
+    anchor: NDArray[np.float64],
     width: float,
-    taken: Sequence[tuple[float, float, float, float]],
-    spots: NDArray[np.float64],
+    boxes: Sequence[tuple[float, float, float, float]],
+    anchors: NDArray[np.float64],
     size: NDArray[np.float64],
 ) -> tuple[tuple[float, float, float, float], bool]:
     """The best box for a label, and whether it is away from its point."""
-    best, least = (0.0, 0.0, 0.0, 0.0), np.inf
+    best, min_cost = (0.0, 0.0, 0.0, 0.0), np.inf
     for ring in range(4):
-        reach = GAP + 0.16 * ring
+        distance = GAP + 0.16 * ring
         for right, up in DIRECTIONS:
-            x = spot[0] + right * (width / 2 + reach)
-            y = spot[1] + up * (LABEL_HEIGHT_INCHES / 2 + reach * (1 if ring else 0.6))
+            x = anchor[0] + right * (width / 2 + distance)
+            y = anchor[1] + up * (LABEL_HEIGHT_INCHES / 2 + distance * (1 if ring else 0.6))
             box = (
                 x - width / 2,
                 y - LABEL_HEIGHT_INCHES / 2,
                 x + width / 2,
                 y + LABEL_HEIGHT_INCHES / 2,
             )
-            cost = _covered(box, taken, spots, size)
+            cost = _overlap(box, boxes, anchors, size)
             if cost == 0:
                 return box, ring > 1
-            if cost < least:
-                best, least = box, cost
+            if cost < min_cost:
+                best, min_cost = box, cost
     return best, False
 
 
-def _covered(
+def _overlap(
     box: tuple[float, float, float, float],
-    taken: Sequence[tuple[float, float, float, float]],
-    spots: NDArray[np.float64],
+    boxes: Sequence[tuple[float, float, float, float]],
+    anchors: NDArray[np.float64],
     size: NDArray[np.float64],
 ) -> float:
     """The overlap of a box with other labels, points and the outside of the figure."""
     left, bottom, right, top = box
     cost = 0.0
-    for other in taken:
-        across = min(right, other[2]) - max(left, other[0])
-        up = min(top, other[3]) - max(bottom, other[1])
-        cost += max(across, 0.0) * max(up, 0.0)
-    inside = (spots > (left, bottom)) & (spots < (right, top))
+    for neighbour in boxes:
+        overlap_width = min(right, neighbour[2]) - max(left, neighbour[0])
+        overlap_height = min(top, neighbour[3]) - max(bottom, neighbour[1])
+        cost += max(overlap_width, 0.0) * max(overlap_height, 0.0)
+    inside = (anchors > (left, bottom)) & (anchors < (right, top))
     cost += 0.02 * float(inside.all(1).sum())
     outside = max(-left, 0.0) + max(-bottom, 0.0) + max(right - size[0], 0.0)
     return cost + outside + max(top - size[1], 0.0)

@@ -1,4 +1,4 @@
-"""SVG figures of losses: training curves, loss bars, the surprisal of a sentence."""
+"""Loss figures (SVG): training curves from metrics.jsonl, and loss bars, with the true entropy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from lmlab.core.score import TokenScore
 from lmlab.plotting.figure import (
-    COLOURS,
     FOREGROUND_COLOUR,
     abbreviate_count,
     add_legend,
@@ -63,12 +61,12 @@ def draw_training_curves(
     """
     with canvas("curves", height=3.6) as figure:
         axes = figure.subplots()
-        longest = max((x for c in curves for x, _ in (*c.train, *c.held_out)), default=1.0)
+        max_tokens = max((x for c in curves for x, _ in (*c.train, *c.held_out)), default=1.0)
         for curve in curves:
-            _draw_curve(axes, curve, longest)
+            _draw_curve(axes, curve, max_tokens)
         _draw_floor(axes, floor, horizontal=True)
         axes.set_ylim(*_curve_limits(curves, floor))
-        axes.set_xlim(0, longest * 1.02)
+        axes.set_xlim(0, max_tokens * 1.02)
         axes.set_xlabel("training tokens seen")
         axes.set_ylabel(unit)
         axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
@@ -80,13 +78,13 @@ def draw_loss_bars(
     bars: Sequence[LossBar], *, floor: float | None = None, unit: str = "nats per token"
 ) -> str:
     """Plot a bar for each loss, with the true entropy as a dashed line."""
-    ends = [each for bar in bars for each in (bar.value, bar.low, bar.high) if each is not None]
-    finite = [each for each in ends if np.isfinite(each)] or [1.0]
+    ends = [value for bar in bars for value in (bar.value, bar.low, bar.high) if value is not None]
+    finite = [value for value in ends if np.isfinite(value)] or [1.0]
     low, high = min(0.0, *finite), max(0.0, *finite)
     with canvas("bars", height=0.8 + 0.34 * len(bars)) as figure:
         axes = figure.subplots()
-        for place, bar in enumerate(bars):
-            _draw_bar(axes, bar, place, longest=high + 0.1 * (high - low))
+        for index, bar in enumerate(bars):
+            _draw_bar(axes, bar, index, max_length=high + 0.1 * (high - low))
         _draw_floor(axes, floor, horizontal=False)
         axes.set_yticks(range(len(bars)), [printable_name(bar.name) for bar in bars])
         axes.invert_yaxis()
@@ -97,36 +95,20 @@ def draw_loss_bars(
         return as_svg(figure)
 
 
-def surprisal_bars(tokens: Sequence[TokenScore]) -> str:
-    """Plot -log p of each token of a text, in nats, in reading order."""
-    values = [-token.log_prob for token in tokens]
-    with canvas("surprisal", height=2.4, width=max(3.0, 0.45 * len(values) + 1)) as figure:
-        axes = figure.subplots()
-        top = max((value for value in values if np.isfinite(value)), default=1.0)
-        # An impossible token has no finite bar: it goes through the top of the figure.
-        heights = [min(value, 1.3 * top + 1) for value in values]
-        axes.bar(range(len(values)), heights, width=0.7, color=COLOURS[0])
-        axes.set_ylim(0, 1.1 * top or 1)
-        axes.set_xticks(range(len(values)), [printable_name(token.token) for token in tokens])
-        axes.set_ylabel("surprisal, nats")
-        axes.tick_params(axis="x", length=0, rotation=45 if len(values) > 8 else 0)
-        return as_svg(figure)
-
-
 def loss_curve_from_metrics(
     name: str, lines: Sequence[dict[str, Any]], *, contrast: bool = False
 ) -> LossCurve:
     """The loss curve of a run from the lines of its metrics.jsonl."""
-    train, held_out, seen = [], [], 0.0
+    train, held_out, tokens_seen = [], [], 0.0
     for line in lines:
         loss = line.get("loss")
         if not isinstance(loss, (int, float)) or not np.isfinite(loss):
             continue
         if line.get("event") == "train":
-            seen += float(line.get("count", 0))
-            train.append((seen, float(loss)))
+            tokens_seen += float(line.get("count", 0))
+            train.append((tokens_seen, float(loss)))
         elif line.get("event") in ("validation", "test"):
-            held_out.append((seen, float(loss)))
+            held_out.append((tokens_seen, float(loss)))
     trained = [line for line in lines if line.get("event") == "train"]
     return LossCurve(
         name=name,
@@ -137,40 +119,42 @@ def loss_curve_from_metrics(
     )
 
 
-def _draw_bar(axes: Axes, bar: LossBar, place: int, *, longest: float) -> None:
+def _draw_bar(axes: Axes, bar: LossBar, index: int, *, max_length: float) -> None:
     # A model that gives some text probability zero has no finite loss: its bar goes to the edge.
-    drawn = bar.value if np.isfinite(bar.value) else longest
-    axes.barh(place, drawn, height=0.62, color=colour(bar.colour_index))
+    length = bar.value if np.isfinite(bar.value) else max_length
+    axes.barh(index, length, height=0.62, color=colour(bar.colour_index))
     if bar.low is not None and bar.high is not None:
-        axes.plot((bar.low, bar.high), (place, place), color=FOREGROUND_COLOUR, linewidth=1.2)
-    right = max(drawn, 0.0, bar.high or 0.0)
+        axes.plot((bar.low, bar.high), (index, index), color=FOREGROUND_COLOUR, linewidth=1.2)
+    right = max(length, 0.0, bar.high or 0.0)
     label = f" {bar.value:.3f}" if np.isfinite(bar.value) else " ∞"
-    axes.annotate(label, (right, place), va="center", fontsize=9, color=FOREGROUND_COLOUR)
+    axes.annotate(label, (right, index), va="center", fontsize=9, color=FOREGROUND_COLOUR)
 
 
-def _draw_curve(axes: Axes, curve: LossCurve, longest: float) -> None:
+def _draw_curve(axes: Axes, curve: LossCurve, max_tokens: float) -> None:
     name = printable_name(curve.name)
-    look = line_style(curve.colour_index)
+    style = line_style(curve.colour_index)
     if curve.train:
-        apart = f"{name} (training, a sampled loss)" if curve.sampled_loss else None
-        axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, label=apart, **look)
+        train_label = f"{name} (training, a sampled loss)" if curve.sampled_loss else None
+        axes.plot(
+            *zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, label=train_label, **style
+        )
     if len(curve.held_out) == 1:
         x, y = curve.held_out[0]
         if curve.single_epoch:
-            axes.plot((0, longest), (y, y), linewidth=1.2, alpha=0.8, **look)
-        axes.plot(x, y, "o", markersize=5, label=name, **look)
+            axes.plot((0, max_tokens), (y, y), linewidth=1.2, alpha=0.8, **style)
+        axes.plot(x, y, "o", markersize=5, label=name, **style)
     elif curve.held_out:
-        axes.plot(*zip(*curve.held_out, strict=True), linewidth=2, label=name, **look)
+        axes.plot(*zip(*curve.held_out, strict=True), linewidth=2, label=name, **style)
     elif curve.train and not curve.sampled_loss:
-        axes.plot([], [], linewidth=0.9, label=f"{name} (training)", **look)
+        axes.plot([], [], linewidth=0.9, label=f"{name} (training)", **style)
 
 
 def _draw_floor(axes: Axes, floor: float | None, *, horizontal: bool) -> None:
     if floor is None:
         return
     draw = axes.axhline if horizontal else axes.axvline
-    look: dict[str, Any] = {"color": FOREGROUND_COLOUR, "linewidth": 1.2, "linestyle": (0, (2, 2))}
-    draw(floor, label=f"entropy {floor:.3f}", **look)
+    style: dict[str, Any] = {"color": FOREGROUND_COLOUR, "linewidth": 1.2, "linestyle": (0, (2, 2))}
+    draw(floor, label=f"entropy {floor:.3f}", **style)
 
 
 def _curve_limits(curves: Sequence[LossCurve], floor: float | None) -> tuple[float, float]:
@@ -181,5 +165,5 @@ def _curve_limits(curves: Sequence[LossCurve], floor: float | None) -> tuple[flo
         return 0.0, 1.0
     low = min([*held_out, *train, *([] if floor is None else [floor])])
     high = max(held_out) if held_out else max(train)
-    room = 0.08 * max(high - low, 0.1)
-    return max(0.0, low - room), high + 2 * room
+    margin = 0.08 * max(high - low, 0.1)
+    return max(0.0, low - margin), high + 2 * margin

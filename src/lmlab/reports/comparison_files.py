@@ -1,4 +1,4 @@
-"""Comparison files, in the format of the file name's extension."""
+"""Model comparison written as HTML, Markdown, LaTeX or JSON, by the file name's extension."""
 
 from __future__ import annotations
 
@@ -18,21 +18,25 @@ WriteComparison = Callable[[Comparison, Sequence[TrainedModel]], None]
 def comparison_writer(path: Path) -> WriteComparison:
     """The function that writes a comparison to this file; rejects unknown extensions."""
     suffix = path.suffix.lower()
-    if suffix not in _FORMS:
+    if suffix not in _FORMATS:
         raise UserError(
-            f"the report file must end in {', '.join(_FORMS)}, got {path.name}; the suffix "
+            f"the report file must end in {', '.join(_FORMATS)}, got {path.name}; the suffix "
             "selects the format."
         )
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file to write.")
 
     def write(comparison: Comparison, models: Sequence[TrainedModel]) -> None:
-        text = _FORMS[suffix](comparison, models)
-        with telling_disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
+        write_with_folder(path, _FORMATS[suffix](comparison, models))
 
     return write
+
+
+def write_with_folder(path: Path, text: str) -> None:
+    """Write a file atomically, and make its folder."""
+    with telling_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)
 
 
 def _html(comparison: Comparison, models: Sequence[TrainedModel]) -> str:
@@ -44,7 +48,7 @@ def _html(comparison: Comparison, models: Sequence[TrainedModel]) -> str:
     return render_report([make_report_section(comparison, models)], title=title)
 
 
-_FORMS: dict[str, Callable[[Comparison, Sequence[TrainedModel]], str]] = {
+_FORMATS: dict[str, Callable[[Comparison, Sequence[TrainedModel]], str]] = {
     ".html": _html,
     ".md": lambda comparison, models: markdown(comparison),
     ".tex": lambda comparison, models: latex(comparison),

@@ -1,4 +1,4 @@
-"""HTML report of a comparison, one offline file: tables, curves, samples, surprisal."""
+"""HTML report of a model comparison, one offline file: tables, curves, samples, surprisal."""
 
 from __future__ import annotations
 
@@ -8,115 +8,113 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmlab import __version__
-from lmlab.core.atomic_files import telling_disk_errors, write_text
 from lmlab.core.score import SCORE_KINDS, TokenScore
 from lmlab.inspection.figure_files import figures_html
 from lmlab.plotting.figure import colour
 from lmlab.plotting.html import Html, TableCell, html_page, html_table, join_html, number_cell, tag
 from lmlab.plotting.training_curves import LossBar, draw_loss_bars, draw_training_curves
+from lmlab.reports.comparison_files import write_with_folder
 from lmlab.reports.report_sections import ReportSection, SampledText
 from lmlab.scoring.comparison_records import ComparedSentence, Comparison, ComparisonRow, Difference
 from lmlab.scoring.comparison_tables import caption
 from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention
-from lmlab.training.reporting import format_exact_duration
+from lmlab.training.training_logs import format_exact_duration
 
 SURPRISAL_SCALE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Surprisals, in nats, in the colour legend."""
 
 
-def write_report(path: Path, chapters: Sequence[ReportSection], *, title: str) -> Path:
+def write_report(path: Path, sections: Sequence[ReportSection], *, title: str) -> Path:
     """Write the report to a file, atomically."""
-    with telling_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, render_report(chapters, title=title))
+    write_with_folder(path, render_report(sections, title=title))
     return path
 
 
-def render_report(chapters: Sequence[ReportSection], *, title: str) -> str:
+def render_report(sections: Sequence[ReportSection], *, title: str) -> str:
     """Render the page; the same sections give the same bytes."""
-    chapters = assign_colours(chapters)
+    sections = assign_colours(sections)
     head = [
         tag("h1", title),
         tag("p", f"Written by lmlab {__version__}. Lower is better throughout.", class_="faint"),
     ]
-    if len(chapters) > 1:
+    if len(sections) > 1:
         links = [
-            tag("li", tag("a", chapter.comparison.corpus, href=f"#{_anchor(place)}"))
-            for place, chapter in enumerate(chapters)
+            tag("li", tag("a", section.comparison.corpus, href=f"#{_anchor(number)}"))
+            for number, section in enumerate(sections)
         ]
         head.append(tag("nav", tag("ul", *links)))
-    body = [_chapter(chapter, _anchor(place)) for place, chapter in enumerate(chapters)]
-    return html_page(title, *head, *body, _kinds(chapters))
+    body = [_section(section, _anchor(number)) for number, section in enumerate(sections)]
+    return html_page(title, *head, *body, _score_kinds(sections))
 
 
-def assign_colours(chapters: Sequence[ReportSection]) -> list[ReportSection]:
+def assign_colours(sections: Sequence[ReportSection]) -> list[ReportSection]:
     """Assign each name a palette index, the same in every section."""
-    names = [row.name for chapter in chapters for row in chapter.comparison.rows]
-    looks = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    names = [row.name for section in sections for row in section.comparison.rows]
+    indices = {name: index for index, name in enumerate(dict.fromkeys(names))}
     return [
         replace(
-            chapter,
-            colour_indices=looks,
+            section,
+            colour_indices=indices,
             curves=tuple(
-                replace(curve, colour_index=looks[curve.name]) for curve in chapter.curves
+                replace(curve, colour_index=indices[curve.name]) for curve in section.curves
             ),
         )
-        for chapter in chapters
+        for section in sections
     ]
 
 
-def _anchor(place: int) -> str:
-    return f"corpus-{place + 1}"
+def _anchor(number: int) -> str:
+    return f"corpus-{number + 1}"
 
 
-def _chapter(chapter: ReportSection, anchor: str) -> Html:
-    comparison = chapter.comparison
+def _section(section: ReportSection, anchor: str) -> Html:
+    comparison = section.comparison
     parts = [
         tag("h2", f"{comparison.corpus}, {comparison.split} split"),
-        tag("p", *_lead(comparison), class_="lead"),
+        tag("p", *_best_model_sentence(comparison), class_="lead"),
         tag("p", caption(comparison), class_="faint"),
-        _rows(chapter),
+        _comparison_table(section),
         _notes(comparison),
-        _bars(chapter),
-        _curves(chapter),
+        _bars(section),
+        _curves(section),
         _differences(comparison.differences),
-        _surprisal(chapter),
-        _samples(chapter),
-        _inside(chapter),
+        _surprisal(section),
+        _samples(section),
+        _inspection_figures(section),
         _conventions(comparison),
-        _commands(chapter),
+        _commands(section),
     ]
     return tag("section", *parts, id=anchor)
 
 
-def _lead(comparison: Comparison) -> list[str]:
+def _best_model_sentence(comparison: Comparison) -> list[str]:
     """The result in a sentence; per character where rows do not compare per token."""
-    if not _same_tokens(comparison):
-        able = _by_character(comparison)
-        if not able:
+    if not _comparable_per_token(comparison):
+        candidates = _bits_per_character(comparison)
+        if not candidates:
             return ["These scores don't compare: tokens differ, and none has bits per character."]
-        bits, best = min(able, key=lambda pair: pair[0])
+        bits, best = min(candidates, key=lambda pair: pair[0])
         figure = f"{bits:.3f} bits per character"
         return ["Best by character: ", tag("strong", best.name), f" with {figure}."]
     best = min(comparison.rows, key=lambda row: row.nats_per_token)
-    said = [tag("strong", best.name), f" does best: {best.nats_per_token:.3f} nats per token"]
+    parts = [tag("strong", best.name), f" does best: {best.nats_per_token:.3f} nats per token"]
     if best.perplexity is not None:
-        said.append(f", perplexity {best.perplexity:,.2f}")
+        parts.append(f", perplexity {best.perplexity:,.2f}")
     if best.floor is not None and best.regret is not None:
-        said.append(
+        parts.append(
             f". The entropy of the language is {best.floor:.3f} on this split, so "
             f"{best.regret:.3f} nats per token are left to learn"
         )
-    return [*said, "."]
+    return [*parts, "."]
 
 
-def _by_character(comparison: Comparison) -> list[tuple[float, ComparisonRow]]:
+def _bits_per_character(comparison: Comparison) -> list[tuple[float, ComparisonRow]]:
     """Bits per character and their rows; rows without are left out."""
-    bits = ((row.bits_per_character, row) for row in comparison.rows)
-    return [(each, row) for each, row in bits if each is not None]
+    values = ((row.bits_per_character, row) for row in comparison.rows)
+    return [(bits, row) for bits, row in values if bits is not None]
 
 
-def _same_tokens(comparison: Comparison) -> bool:
+def _comparable_per_token(comparison: Comparison) -> bool:
     return len({(row.kind, row.tokenization) for row in comparison.rows}) == 1
 
 
@@ -128,62 +126,60 @@ class _Column:
     show: Callable[[ComparisonRow], TableCell]
 
 
-def _columns(chapter: ReportSection) -> list[_Column]:
+def _columns(section: ReportSection) -> list[_Column]:
     """The columns that have a value in this comparison."""
-    rows = chapter.comparison.rows
-    chosen = [
-        _Column("model", lambda row: _name(row, chapter)),
+    rows = section.comparison.rows
+    columns = [
+        _Column("model", lambda row: _name_cell(row, section)),
         _Column("kind", lambda row: TableCell(row.kind)),
-        _Column("nats/token", _nats),
+        _Column("nats/token", _nats_cell),
         _Column("perplexity", lambda row: number_cell(row.perplexity, 2)),
         _Column("bits/character", lambda row: number_cell(row.bits_per_character, 4)),
     ]
     if any(row.floor is not None for row in rows):
-        chosen.append(_Column("floor", lambda row: number_cell(row.floor, 4)))
-        chosen.append(_Column("regret", lambda row: number_cell(row.regret, 4)))
-    chosen.append(_Column("parameters", lambda row: number_cell(row.parameters or None, 0)))
+        columns.append(_Column("floor", lambda row: number_cell(row.floor, 4)))
+        columns.append(_Column("regret", lambda row: number_cell(row.regret, 4)))
+    columns.append(_Column("parameters", lambda row: number_cell(row.parameters or None, 0)))
     if any(row.unknown for row in rows):
-        chosen.append(_Column("unknown", _unknown))
-    chosen.append(_Column("training", lambda row: _time(row.train_seconds)))
+        columns.append(_Column("unknown", _unknown_cell))
+    columns.append(_Column("training", lambda row: _duration_cell(row.train_seconds)))
     if len({row.convention.tokenizer for row in rows}) > 1:
-        chosen.append(_Column("tokeniser", lambda row: TableCell(row.convention.tokenizer)))
-    return chosen
+        columns.append(_Column("tokenizer", lambda row: TableCell(row.convention.tokenizer)))
+    return columns
 
 
-def _rows(chapter: ReportSection) -> Html:
-    columns = _columns(chapter)
-    shown = [[column.show(row) for column in columns] for row in chapter.comparison.rows]
-    return html_table([column.heading for column in columns], shown)
+def _comparison_table(section: ReportSection) -> Html:
+    columns = _columns(section)
+    cells = [[column.show(row) for column in columns] for row in section.comparison.rows]
+    return html_table([column.heading for column in columns], cells)
 
 
-def _name(row: ComparisonRow, chapter: ReportSection) -> TableCell:
+def _name_cell(row: ComparisonRow, section: ReportSection) -> TableCell:
     seeds = f" ({len(row.seeds)} seeds)" if len(row.seeds) > 1 else ""
     name = row.name if row.system in row.name else f"{row.name} ({row.system})"
-    return TableCell(join_html([_swatch(chapter.colour_index(row.name)), name + seeds]))
+    return TableCell(join_html([_swatch(section.colour_index(row.name)), name + seeds]))
 
 
-def _nats(row: ComparisonRow) -> TableCell:
+def _nats_cell(row: ComparisonRow) -> TableCell:
     mean = number_cell(row.nats_per_token, 4)
-    return (
-        mean
-        if row.seed_std is None
-        else TableCell(f"{mean.shown} ± {row.seed_std:.4f}", mean.value)
-    )
+    if row.seed_std is None:
+        return mean
+    return TableCell(f"{mean.shown} ± {row.seed_std:.4f}", mean.value)
 
 
-def _unknown(row: ComparisonRow) -> TableCell:
+def _unknown_cell(row: ComparisonRow) -> TableCell:
     share = row.unknown / max(row.tokens, 1)
     return TableCell(f"{share:.1%}", share)
 
 
-def _time(seconds: float | None) -> TableCell:
+def _duration_cell(seconds: float | None) -> TableCell:
     if seconds is None:
         return TableCell("–")
     return TableCell(format_exact_duration(seconds), seconds)
 
 
-def _swatch(look: int) -> Html:
-    return tag("span", class_="swatch", style=f"background:{colour(look)}")
+def _swatch(index: int) -> Html:
+    return tag("span", class_="swatch", style=f"background:{colour(index)}")
 
 
 def _notes(comparison: Comparison) -> Html:
@@ -192,48 +188,52 @@ def _notes(comparison: Comparison) -> Html:
     return tag("ul", *(tag("li", note) for note in comparison.notes), class_="note")
 
 
-def _bars(chapter: ReportSection) -> Html:
-    comparison, rows = chapter.comparison, chapter.comparison.rows
-    if _same_tokens(comparison):
+def _bars(section: ReportSection) -> Html:
+    comparison, rows = section.comparison, section.comparison.rows
+    if _comparable_per_token(comparison):
         bars = [
             LossBar(
                 name=row.name,
                 value=row.nats_per_token,
                 low=None if row.seed_std is None else row.nats_per_token - row.seed_std,
                 high=None if row.seed_std is None else row.nats_per_token + row.seed_std,
-                colour_index=chapter.colour_index(row.name),
+                colour_index=section.colour_index(row.name),
             )
             for row in rows
         ]
         return _figure(draw_loss_bars(bars, floor=rows[0].floor), "Loss on the split.")
     bars = [
-        LossBar(name=row.name, value=bits, colour_index=chapter.colour_index(row.name))
-        for bits, row in _by_character(comparison)
+        LossBar(name=row.name, value=bits, colour_index=section.colour_index(row.name))
+        for bits, row in _bits_per_character(comparison)
     ]
     if not bars:
         return Html("")
     floor = None if comparison.floor is None else comparison.floor.bits_per_character
-    picture = draw_loss_bars(bars, floor=floor, unit="bits per character")
-    return _figure(picture, "Bits per character, which compare whatever the tokens are.")
+    svg = draw_loss_bars(bars, floor=floor, unit="bits per character")
+    return _figure(svg, "Bits per character, which compare whatever the tokens are.")
 
 
-def _curves(chapter: ReportSection) -> Html:
-    if not any(curve.train or curve.held_out for curve in chapter.curves):
+def _curves(section: ReportSection) -> Html:
+    if not any(curve.train or curve.held_out for curve in section.curves):
         return Html("")
-    picture = draw_training_curves(chapter.curves, floor=chapter.entropy)
-    words = "Thick: held-out text. Thin: training text, with dropout where a model has it."
-    once = [curve for curve in chapter.curves if len(curve.held_out) == 1]
-    if any(curve.single_epoch for curve in once):
-        words += " A line across: a model fitted in one pass."
-    if any(not curve.single_epoch for curve in once):
-        words += " A point alone: a training that was validated once."
-    if any(curve.sampled_loss for curve in chapter.curves):
-        words += " A sampled loss is not a loss per token: compare its trend, not its level."
-    return join_html([tag("h3", "Training"), _figure(picture, words)])
+    svg = draw_training_curves(section.curves, floor=section.entropy)
+    legend = "Thick: held-out text. Thin: training text, with dropout where a model has it."
+    single = [curve for curve in section.curves if len(curve.held_out) == 1]
+    if any(curve.single_epoch for curve in single):
+        legend += " A line across: a model fitted in one pass."
+    if any(not curve.single_epoch for curve in single):
+        legend += " A point alone: a training that was validated once."
+    if any(curve.sampled_loss for curve in section.curves):
+        legend += " A sampled loss is not a loss per token: compare its trend, not its level."
+    return join_html([tag("h3", "Training"), _figure(svg, legend)])
 
 
-def _figure(picture: str, words: str) -> Html:
-    return tag("figure", Html(picture), tag("figcaption", words))
+def _figure(svg: str, text: str) -> Html:
+    return tag("figure", Html(svg), tag("figcaption", text))
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")
 
 
 def _differences(differences: Sequence[Difference]) -> Html:
@@ -241,48 +241,51 @@ def _differences(differences: Sequence[Difference]) -> Html:
         return Html("")
     rows = [
         [
-            TableCell(each.first),
-            TableCell(each.second),
-            TableCell(f"{each.nats:+.4f}".replace("-", "−"), each.nats),
-            TableCell(f"{each.low:+.4f} … {each.high:+.4f}".replace("-", "−"), each.low),
-            number_cell(each.p_value, 4),
-            TableCell(each.unit),
+            TableCell(difference.first),
+            TableCell(difference.second),
+            TableCell(_signed(difference.nats), difference.nats),
+            TableCell(f"{_signed(difference.low)} … {_signed(difference.high)}", difference.low),
+            number_cell(difference.p_value, 4),
+            TableCell(difference.unit),
         ]
-        for each in differences
+        for difference in differences
     ]
     header = ("model", "against", "difference", "95 % interval", "p", "nats per")
-    words = (
+    note = (
         "Below zero the first is better. Paired bootstrap over texts: both models are scored "
         "on the same resampled texts; p-values are not corrected for multiple comparisons."
     )
     return join_html(
-        [tag("h3", "Differences"), html_table(header, rows), tag("p", words, class_="faint")]
+        [tag("h3", "Differences"), html_table(header, rows), tag("p", note, class_="faint")]
     )
 
 
-def _surprisal(chapter: ReportSection) -> Html:
-    if not chapter.comparison.sentences:
+def _surprisal(section: ReportSection) -> Html:
+    if not section.comparison.sentences:
         return Html("")
-    key = [tag("span", f"{nats:g}", class_="token", style=_heat(nats)) for nats in SURPRISAL_SCALE]
-    words = join_html(
+    key = [
+        tag("span", f"{nats:g}", class_="token", style=_surprisal_style(nats))
+        for nats in SURPRISAL_SCALE
+    ]
+    legend = join_html(
         ["−log p of each token, in nats: ", tag("span", *key, class_="scale"), "; point at one "]
     )
     return join_html(
         [
             tag("h3", "Surprisal, token by token"),
-            tag("p", words, "for its figure; unknown ones are underlined.", class_="faint"),
-            *(_sentence(sentence, chapter) for sentence in chapter.comparison.sentences),
+            tag("p", legend, "for its figure; unknown ones are underlined.", class_="faint"),
+            *(_sentence(sentence, section) for sentence in section.comparison.sentences),
         ]
     )
 
 
-def _sentence(sentence: ComparedSentence, chapter: ReportSection) -> Html:
+def _sentence(sentence: ComparedSentence, section: ReportSection) -> Html:
     lines: list[Html] = []
     if sentence.source is not None:
         lines += [tag("div", "source", class_="name"), tag("div", sentence.source)]
-    for row in chapter.comparison.rows:
+    for row in section.comparison.rows:
         tokens = sentence.tokens.get(row.name, ())
-        lines.append(tag("div", _swatch(chapter.colour_index(row.name)), row.name, class_="name"))
+        lines.append(tag("div", _swatch(section.colour_index(row.name)), row.name, class_="name"))
         lines.append(tag("div", *(_token(token) for token in tokens)))
     return tag("div", *lines, class_="tokens")
 
@@ -294,67 +297,63 @@ def _token(token: TokenScore) -> Html:
         "span",
         token.token if token.token.strip() else "␣" * len(token.token),
         class_="token unknown" if token.unknown else "token",
-        style=_heat(nats),
+        style=_surprisal_style(nats),
         title=f"{nats:.3f} nats, p = {math.exp(token.log_prob):.3g}{unknown}",
     )
 
 
-def _heat(nats: float) -> str:
+def _surprisal_style(nats: float) -> str:
     """Opacity by surprisal s: 1 - e^(-s/3)."""
     return f"--s:{1 - math.exp(-max(nats, 0.0) / 3):.3f}"
 
 
-def _samples(chapter: ReportSection) -> Html:
-    sections = [
+def _samples(section: ReportSection) -> Html:
+    items = [
         tag(
             "section",
-            tag("h4", _swatch(chapter.colour_index(row.name)), row.name),
-            _texts(chapter.samples[row.name]),
+            tag("h4", _swatch(section.colour_index(row.name)), row.name),
+            _sample_list(section.samples[row.name]),
         )
-        for row in chapter.comparison.rows
-        if chapter.samples.get(row.name)
+        for row in section.comparison.rows
+        if section.samples.get(row.name)
     ]
-    if not sections:
+    if not items:
         return Html("")
-    words = "Ancestral samples, with the model's own log-probability in nats."
+    note = "Ancestral samples, with the model's own log-probability in nats."
     return join_html(
-        [
-            tag("h3", "Samples"),
-            tag("p", words, class_="faint"),
-            tag("div", *sections, class_="samples"),
-        ]
+        [tag("h3", "Samples"), tag("p", note, class_="faint"), tag("div", *items, class_="samples")]
     )
 
 
-def _inside(chapter: ReportSection) -> Html:
+def _inspection_figures(section: ReportSection) -> Html:
     """Figures that show several runs, once; those of each row's run collapsed."""
-    inside = {
-        row.name: chapter.inspection_figures.get(row.name, ()) for row in chapter.comparison.rows
+    by_row = {
+        row.name: section.inspection_figures.get(row.name, ()) for row in section.comparison.rows
     }
-    shared = {shot.svg: shot for shots in inside.values() for shot in shots if not shot.run}
-    own = {name: [shot for shot in shots if shot.run] for name, shots in inside.items()}
+    shared = {item.svg: item for figures in by_row.values() for item in figures if not item.run}
+    per_run = {name: [item for item in figures if item.run] for name, figures in by_row.items()}
     folds = [
         tag(
             "details",
-            tag("summary", _swatch(chapter.colour_index(name)), f"{name}, {len(shots)} figures"),
-            figures_html(shots),
+            tag("summary", _swatch(section.colour_index(name)), f"{name}, {len(figures)} figures"),
+            figures_html(figures),
         )
-        for name, shots in own.items()
-        if shots
+        for name, figures in per_run.items()
+        if figures
     ]
     if not shared and not folds:
         return Html("")
-    words = "Figures that lmlab inspect plotted of these runs, each with how to read it."
-    head = [tag("h3", "Inside"), tag("p", words, class_="faint")]
+    note = "Figures that lmlab inspect plotted of these runs, each with how to read it."
+    head = [tag("h3", "Inside"), tag("p", note, class_="faint")]
     return join_html([*head, figures_html(list(shared.values())), *folds])
 
 
-def _texts(written: Sequence[SampledText]) -> Html:
+def _sample_list(samples: Sequence[SampledText]) -> Html:
     items = []
-    for each in written:
-        figure = "" if each.log_prob is None else f" {each.log_prob:.1f}".replace("-", "−")
+    for sample in samples:
+        figure = "" if sample.log_prob is None else f" {sample.log_prob:.1f}".replace("-", "−")
         items.append(
-            tag("li", each.text or "(an empty text)", tag("small", figure, class_="faint"))
+            tag("li", sample.text or "(an empty text)", tag("small", figure, class_="faint"))
         )
     return tag("ol", *items)
 
@@ -365,14 +364,14 @@ def _conventions(comparison: Comparison) -> Html:
         by_convention.setdefault(describe_convention(row.convention), []).append(row.name)
     entries = [
         entry
-        for words, names in by_convention.items()
-        for entry in (tag("dt", ", ".join(names)), tag("dd", words))
+        for convention, names in by_convention.items()
+        for entry in (tag("dt", ", ".join(names)), tag("dd", convention))
     ]
     return join_html([tag("h3", "How it was measured"), tag("dl", *entries)])
 
 
-def _commands(chapter: ReportSection) -> Html:
-    lines = [line for row in chapter.comparison.rows for line in chapter.commands.get(row.name, ())]
+def _commands(section: ReportSection) -> Html:
+    lines = [line for row in section.comparison.rows for line in section.commands.get(row.name, ())]
     if not lines:
         return Html("")
     return join_html(
@@ -380,23 +379,22 @@ def _commands(chapter: ReportSection) -> Html:
     )
 
 
-def _kinds(chapters: Sequence[ReportSection]) -> Html:
+def _score_kinds(sections: Sequence[ReportSection]) -> Html:
     """Explanation of the score kinds; those that do not occur are collapsed."""
-    present = {row.kind for chapter in chapters for row in chapter.comparison.rows}
-    named = [tag("dt", kind) + tag("dd", KIND_DESCRIPTIONS[kind]) for kind in SCORE_KINDS]
-    shown = [entry for kind, entry in zip(SCORE_KINDS, named, strict=True) if kind in present]
-    others = [entry for kind, entry in zip(SCORE_KINDS, named, strict=True) if kind not in present]
-    rest = tag(
-        "details", tag("summary", "Kinds that do not occur here"), tag("dl", *map(Html, others))
-    )
+    present = {row.kind for section in sections for row in section.comparison.rows}
+    entries = {
+        kind: Html(tag("dt", kind) + tag("dd", KIND_DESCRIPTIONS[kind])) for kind in SCORE_KINDS
+    }
+    others = tag("dl", *(entry for kind, entry in entries.items() if kind not in present))
+    rest = tag("details", tag("summary", "Kinds that do not occur here"), others)
     return tag(
         "section",
         tag("h2", "Kinds of figures"),
-        tag("dl", *map(Html, shown)),
-        rest if others else Html(""),
+        tag("dl", *(entry for kind, entry in entries.items() if kind in present)),
+        rest if entries.keys() - present else Html(""),
         tag(
             "p",
             "Regret is the loss above what the true distribution itself gives on the same texts; "
-            "bits per character compare across tokenisers, perplexities do not.",
+            "bits per character compare across tokenizers, perplexities do not.",
         ),
     )

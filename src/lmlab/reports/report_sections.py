@@ -1,4 +1,4 @@
-"""Report sections: a comparison with its runs' loss curves, samples and commands."""
+"""Report data of a model comparison (curves, samples, train commands); the loss figure of a run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from lmlab.plotting.training_curves import LossCurve, draw_training_curves, loss
 from lmlab.sampling.decoding import sample_sequences
 from lmlab.scoring.comparison_records import Comparison, ComparisonRow
 from lmlab.training.config import BUDGETS
-from lmlab.training.reporting import read_metrics
 from lmlab.training.run_folder import RunFolder, TrainedModel
+from lmlab.training.setting_records import format_value
+from lmlab.training.training_logs import read_metrics
 from lmlab.training.training_plan import make_training_plan
 
 
@@ -44,16 +45,16 @@ def write_run_figures(
     if not curve.train and not curve.held_out:
         return []
     inner_folder(run.figures, of=run.path)
-    picture = run.figures / "curves.svg"
+    figure_path = run.figures / "curves.svg"
     floor = true_entropy(run.read_config()) if unit == NATS_PER_TOKEN else None
-    write_text(picture, draw_training_curves([curve], floor=floor, unit=unit))
-    return [picture]
+    write_text(figure_path, draw_training_curves([curve], floor=floor, unit=unit))
+    return [figure_path]
 
 
 def true_entropy(config: dict[str, Any]) -> float | None:
     """The true entropy in nats per token of a run's training corpus; None where it is unknown.
 
-    It is counted in the tokens of the corpus's own tokeniser, so it is no floor for another.
+    It is counted in the tokens of the corpus's own tokenizer, so it is no floor for another.
     """
     spec, seed = config["corpus"]["spec"], int(config["corpus"]["seed"])
     if spec not in builtin_descriptions():
@@ -75,25 +76,18 @@ def train_command(config: Mapping[str, Any], out: Path) -> str | None:
     plan = make_training_plan(
         find_system(config["system"]), config["size"], config["recipe"], {}, {}, config["seed"]
     )
-    words = ["lmlab", "train", config["system"], "--data", config["corpus"]["spec"]]
-    words += ["--out", str(out), "--size", config["size"], "--tokenizer", config["tokenizer"]]
-    words += ["--recipe", config["recipe"]] if config["recipe"] else []
-    usual = asdict(plan.system_config) | asdict(plan.training)
+    command = ["lmlab", "train", config["system"], "--data", config["corpus"]["spec"]]
+    command += ["--out", str(out), "--size", config["size"], "--tokenizer", config["tokenizer"]]
+    command += ["--recipe", config["recipe"]] if config["recipe"] else []
+    defaults = asdict(plan.system_config) | asdict(plan.training)
     for name, value in {**config["system_config"], **config["training"]}.items():
-        if name not in (*BUDGETS, "seed") and value != usual.get(name):
-            words += ["--set", f"{name}={_written(value)}"]
+        if name not in (*BUDGETS, "seed") and value != defaults.get(name):
+            command += ["--set", f"{name}={format_value(value, empty='')}"]
     budget = {name: config["training"].get(name) for name in BUDGETS}
-    if any(value != usual[name] for name, value in budget.items()):
+    if any(value != defaults[name] for name, value in budget.items()):
         for name, value in budget.items():
-            words += [] if value is None else [f"--{name}", _written(value)]
-    return shlex.join([*words, "--seed", str(config["seed"])])
-
-
-def _written(value: Any) -> str:
-    """A value in `--set` syntax."""
-    if isinstance(value, (list, tuple)):
-        return ",".join(map(_written, value))
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+            command += [] if value is None else [f"--{name}", format_value(value, empty="")]
+    return shlex.join([*command, "--seed", str(config["seed"])])
 
 
 SAMPLE_COUNT = 5
@@ -136,16 +130,16 @@ def make_report_section(
     by_path = {str(model.path): model for model in models}
     rows = comparison.rows
     first = {row.name: by_path[row.runs[0]] for row in rows}
-    entropies = {true_entropy(each.config) for each in models if each.config["corpus"]["spec"]}
-    sources = [each.source for each in comparison.sentences if each.source is not None]
+    entropies = {true_entropy(model.config) for model in models if model.config["corpus"]["spec"]}
+    sources = [pair.source for pair in comparison.sentences if pair.source is not None]
     return ReportSection(
         comparison=comparison,
         curves=tuple(_curve(row, first[row.name]) for row in rows),
         entropy=entropies.pop() if len(entropies) == 1 else None,
         # One seed per text: with the same one all would begin with the same word.
         samples={
-            row.name: sample_texts(first[row.name], seed=seed + place, sources=sources)
-            for place, row in enumerate(rows)
+            row.name: sample_texts(first[row.name], seed=seed + number, sources=sources)
+            for number, row in enumerate(rows)
         },
         commands={row.name: _commands(row, by_path) for row in rows},
         inspection_figures={
@@ -157,8 +151,8 @@ def make_report_section(
 def _commands(row: ComparisonRow, by_path: Mapping[str, TrainedModel]) -> tuple[str, ...]:
     """Commands that repeat the runs of a row, where possible."""
     models = [by_path[run] for run in row.runs]
-    found = [train_command(model.config, model.path) for model in models]
-    return tuple(command for command in found if command is not None)
+    commands = [train_command(model.config, model.path) for model in models]
+    return tuple(command for command in commands if command is not None)
 
 
 def _curve(row: ComparisonRow, model: TrainedModel) -> LossCurve:
@@ -176,22 +170,24 @@ def sample_texts(
     """
     if not isinstance(model.system, (Step, Sample)):
         return ()
-    given = [
+    encoded_sources = [
         encode_with_special_tokens(model.effective_source_tokenizer, source) for source in sources
     ]
-    condition = Batch.collate(given, model.system.vocabulary.pad) if given else None
-    drawn = sample_sequences(
+    condition = (
+        Batch.collate(encoded_sources, model.system.vocabulary.pad) if encoded_sources else None
+    )
+    samples = sample_sequences(
         model.system,
-        len(given) or SAMPLE_COUNT,
+        len(encoded_sources) or SAMPLE_COUNT,
         max_length=SAMPLE_TOKENS,
         generator=torch.Generator().manual_seed(seed),
         condition=None if condition is None else condition.to(device_of(model.system)),
     )
-    before = [f"{source} → " for source in sources] or [""] * len(drawn)
+    prefixes = [f"{source} → " for source in sources] or [""] * len(samples)
     return tuple(
         SampledText(
-            text=first + model.tokenizer.decode(each.tokens) + ("" if each.finished else " …"),
-            log_prob=each.log_prob,
+            text=prefix + model.tokenizer.decode(sample.tokens) + ("" if sample.finished else " …"),
+            log_prob=sample.log_prob,
         )
-        for first, each in zip(before, drawn, strict=True)
+        for prefix, sample in zip(prefixes, samples, strict=True)
     )

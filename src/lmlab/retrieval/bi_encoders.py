@@ -1,4 +1,4 @@
-"""Bi-encoders (DPR, RAG): documents and queries in one space, with frozen document encoders."""
+"""Bi-encoders with frozen documents: a trained encoder (DPR, RAG), or BM25 by random projection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.protocols import Encode, EncodeQueries, require
+from lmlab.core.protocols import Encode, require
+from lmlab.core.retrieval_protocols import EncodeQueries
 from lmlab.core.system import FrozenSystem, System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.retrieval.bm25 import BM25_K1, inverse_document_frequency, length_normalisation
@@ -90,8 +91,8 @@ class RandomProjectionBM25(BiEncoder):
         size, lengths = len(self.idf), memory.offsets.diff()
         document = torch.repeat_interleave(lengths)
         pairs = torch.unique(document * size + memory.tokens.long())
-        having = torch.bincount(pairs % size, minlength=size).to(self.idf)
-        self.idf = inverse_document_frequency(having, len(memory))
+        document_frequencies = torch.bincount(pairs % size, minlength=size).to(self.idf)
+        self.idf = inverse_document_frequency(document_frequencies, len(memory))
         self.mean_length = lengths.to(self.idf).mean().clamp(min=1)
 
     def encode(self, batch: Batch) -> Tensor:
@@ -101,8 +102,8 @@ class RandomProjectionBM25(BiEncoder):
         counts = self.idf.new_zeros(len(batch), len(self.idf))
         counts.scatter_add_(1, batch.tokens, inner.to(counts))
         length = inner.sum(1, keepdim=True) / self.mean_length
-        often = counts * (BM25_K1 + 1) / (counts + length_normalisation(length))
-        return (often * self.idf) @ self.directions
+        term_weights = counts * (BM25_K1 + 1) / (counts + length_normalisation(length))
+        return (term_weights * self.idf) @ self.directions
 
     def encode_queries(self, batch: Batch) -> Tensor:
         vectors: Tensor = self.questions(batch.tokens)
@@ -126,13 +127,13 @@ class TrainedBiEncoder(BiEncoder):
         probe = probe.to(next(base.parameters()).device)
         vectors = self.encode_queries(probe)
         self.width = vectors.shape[-1]
-        self._rest_unused(vectors)
+        self._freeze_unused(vectors)
 
-    def _rest_unused(self, vectors: Tensor) -> None:
+    def _freeze_unused(self, vectors: Tensor) -> None:
         """Freeze parameters that queries do not use: they get no gradient."""
-        learning = [each for each in self.questions.parameters() if each.requires_grad]
-        found = torch.autograd.grad(vectors.sum(), learning, allow_unused=True)
-        for parameter, gradient in zip(learning, found, strict=True):
+        trainable = [p for p in self.questions.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(vectors.sum(), trainable, allow_unused=True)
+        for parameter, gradient in zip(trainable, gradients, strict=True):
             parameter.requires_grad_(gradient is not None)
 
     def check_length(self, tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""Dense vector index: maximum inner product search, exact or approximate (FAISS)."""
+"""Dense vector index: maximum inner product search, exact or by FAISS; cached index of a run."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ class DenseIndex:
         check_kind(kind)
         if not 0 < recall <= 1:
             raise UserError(f"recall must be above 0 and at most 1, got {recall}.")
-        whole = _checked(vectors if isinstance(vectors, np.ndarray) else _joined(vectors))
+        array = _checked(vectors if isinstance(vectors, np.ndarray) else _join(vectors))
         if kind == "flat":
-            return cls(ExactIndex(whole))
+            return cls(ExactIndex(array))
         return cls(
-            faiss_index.build_faiss_index(whole, kind, recall=recall, seed=seed, progress=progress)
+            faiss_index.build_faiss_index(array, kind, recall=recall, seed=seed, progress=progress)
         )
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[Floats, Numbers]:
@@ -115,22 +115,22 @@ class DenseIndex:
         """
         if k < 1:
             raise UserError(f"k must be at least 1, got {k}.")
-        asked = np.ascontiguousarray(queries, dtype=np.float32)
-        if asked.ndim != 2 or asked.shape[1] != self.width:
+        contiguous = np.ascontiguousarray(queries, dtype=np.float32)
+        if contiguous.ndim != 2 or contiguous.shape[1] != self.width:
             raise UserError(
                 f"the index holds vectors of width {self.width}, got queries of shape "
-                f"{asked.shape}; use the encoder that the index was built with."
+                f"{contiguous.shape}; use the encoder that the index was built with."
             )
-        if not np.isfinite(asked).all():
+        if not np.isfinite(contiguous).all():
             raise UserError("a query vector has infinite or NaN values.")
-        most = min(k, self.size)
-        if not len(asked):
+        limit = min(k, self.size)
+        if not len(contiguous):
             return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
-        scores, numbers = self._inner.search(asked, most)
-        beyond = ((0, 0), (0, k - most))
-        if k > most:
-            scores = np.pad(scores, beyond, constant_values=-np.inf)
-            numbers = np.pad(numbers, beyond, constant_values=-1)
+        scores, numbers = self._inner.search(contiguous, limit)
+        padding = ((0, 0), (0, k - limit))
+        if k > limit:
+            scores = np.pad(scores, padding, constant_values=-np.inf)
+            numbers = np.pad(numbers, padding, constant_values=-1)
         return scores, numbers
 
     def save(self, path: Path) -> None:
@@ -162,35 +162,35 @@ def check_kind(kind: str) -> None:
 def read_vectors(path: Path, *, mapped: bool = True) -> Floats:
     """The vectors (N, W) of an .npy file."""
     try:
-        found = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        vectors = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError, EOFError, TokenError, SyntaxError, OverflowError) as error:
         raise UserError(f"{path} is damaged or cut short; build the index again.") from error
-    if found.ndim != 2 or found.dtype != np.float32:
+    if vectors.ndim != 2 or vectors.dtype != np.float32:
         raise UserError(f"{path} holds no index vectors; build the index again.")
     # As a plain array: slicing numpy.memmap is slower.
-    return np.asarray(found)
+    return np.asarray(vectors)
 
 
-def _joined(batches: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
-    every = [np.asarray(batch) for batch in batches]
-    widths = {batch.shape[1:] for batch in every}
+def _join(batches: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+    arrays = [np.asarray(batch) for batch in batches]
+    widths = {batch.shape[1:] for batch in arrays}
     if len(widths) > 1:
         raise UserError(f"vectors must have one width, got {sorted(widths)}.")
-    return np.concatenate(every) if every else np.empty((0, 0), dtype=np.float32)
+    return np.concatenate(arrays) if arrays else np.empty((0, 0), dtype=np.float32)
 
 
 def _checked(vectors: NDArray[np.float32]) -> Floats:
     if vectors.ndim != 2 or 0 in vectors.shape:
         raise UserError(f"index vectors must have shape (number, width), got {vectors.shape}.")
-    whole = np.ascontiguousarray(vectors, dtype=np.float32)
-    for first in range(0, len(whole), CHECK_CHUNK):
-        bad = ~np.isfinite(whole[first : first + CHECK_CHUNK]).all(axis=1)
+    contiguous = np.ascontiguousarray(vectors, dtype=np.float32)
+    for first in range(0, len(contiguous), CHECK_CHUNK):
+        bad = ~np.isfinite(contiguous[first : first + CHECK_CHUNK]).all(axis=1)
         if bad.any():
             raise UserError(
                 f"vector {first + int(bad.argmax())} has infinite or NaN values; check the "
                 "encoder (lmlab doctor)."
             )
-    return whole
+    return contiguous
 
 
 INDEX_FILE, INDEX_METADATA_FILE = "index.faiss", "index.json"
@@ -214,11 +214,11 @@ class CachedIndex:
 
         It is written only if the vectors are still the run's own: not for edited documents, say.
         """
-        every = vectors.detach().float().cpu().numpy()
-        content = _fingerprint(every, kind)
-        if (kept := self._read(content)) is not None:
-            return kept
-        built = DenseIndex.build(every, kind=kind)
+        array = vectors.detach().float().cpu().numpy()
+        content = _fingerprint(array, kind)
+        if (cached := self._read(content)) is not None:
+            return cached
+        built = DenseIndex.build(array, kind=kind)
         if vectors is self._own[0] and vectors._version == self._own[1]:
             self._write(built, content)
         return built
@@ -226,11 +226,11 @@ class CachedIndex:
     def _read(self, content: str) -> DenseIndex | None:
         """The cached index, if it is intact and of these vectors."""
         try:
-            told = read_json_object(self.about)
-            if told["vectors"] != content:
+            metadata = read_json_object(self.about)
+            if metadata["vectors"] != content:
                 return None  # trained further since, say
-            if told["file"] == _file_hash(self.path):
-                return DenseIndex.load(self.path, recall=told["recall"])
+            if metadata["file"] == _file_hash(self.path):
+                return DenseIndex.load(self.path, recall=metadata["recall"])
         except (OSError, ValueError, KeyError, TypeError, UserError):
             pass
         self._damaged = self.path.exists() or self.about.exists()
@@ -246,11 +246,11 @@ class CachedIndex:
             )
         try:
             index.save(self.path)
-            told: dict[str, Any] = {"vectors": content, "file": _file_hash(self.path)}
-            write_json(self.about, {**told, "kind": index.kind, "recall": index.recall})
+            metadata: dict[str, Any] = {"vectors": content, "file": _file_hash(self.path)}
+            write_json(self.about, {**metadata, "kind": index.kind, "recall": index.recall})
         except UserError as error:  # a read-only run can still be searched
-            told_why = f"the index is rebuilt whenever this run is loaded: {error}"
-            warnings.warn(told_why, LmlabWarning, stacklevel=2)
+            message = f"the index is rebuilt whenever this run is loaded: {error}"
+            warnings.warn(message, LmlabWarning, stacklevel=2)
 
 
 def _fingerprint(vectors: Floats, kind: IndexKind) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.parts import Backbone, HiddenStates
-from lmlab.core.protocols import RetrievedDocuments
+from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.retrieval.document_memory import DocumentMemory
@@ -21,14 +21,14 @@ from lmlab.retrieval.retriever import Retriever
 def concatenate_rows(first: Batch, second: Batch, pad: int) -> Batch:
     """Each row of the first, followed by that of the second without its start token."""
     lengths = first.lengths + second.lengths - 1
-    place = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device)
-    place = place.expand(len(lengths), -1)
-    begins = first.lengths[:, None] - 1  # position of the second's start token
-    earlier = first.tokens.gather(1, place.clamp(max=first.tokens.shape[1] - 1))
-    later = second.tokens.gather(1, (place - begins).clamp(0, second.tokens.shape[1] - 1))
-    tokens = torch.where(place <= begins, earlier, later)
+    index = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device)
+    index = index.expand(len(lengths), -1)
+    second_start = first.lengths[:, None] - 1  # position of the second's start token
+    earlier = first.tokens.gather(1, index.clamp(max=first.tokens.shape[1] - 1))
+    later = second.tokens.gather(1, (index - second_start).clamp(0, second.tokens.shape[1] - 1))
+    tokens = torch.where(index <= second_start, earlier, later)
     return Batch(
-        tokens=tokens.masked_fill(place >= lengths[:, None], pad), lengths=lengths, rows=first.rows
+        tokens=tokens.masked_fill(index >= lengths[:, None], pad), lengths=lengths, rows=first.rows
     )
 
 
@@ -42,35 +42,35 @@ class KnowledgeAugmentedEncoder(Backbone):
     output_kind: ClassVar[str] = "components"
     supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
 
-    def __init__(self, reader: Backbone, retriever: Retriever) -> None:
+    def __init__(self, encoder: Backbone, retriever: Retriever) -> None:
         super().__init__()
-        self.encoder = reader
+        self.encoder = encoder
         self.retriever = retriever
-        self.width = reader.width
+        self.width = encoder.width
 
     def find(self, view: View, *, clean: Batch | None = None) -> RetrievedDocuments:
         """Retrieve documents for the input of a view."""
         return self.retriever.find(view_batch(view), clean=clean)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        found = self.find(view)
-        beside, _ = concatenate_documents(view, found.numbers, self.retriever.memory)
-        values = self.encoder(beside).values[:, : view.inputs.shape[1]]
-        values = values.unflatten(0, found.numbers.shape).transpose(1, 2)
-        weights = found.log_probs[:, None].expand(*values.shape[:3])
+        retrieved = self.find(view)
+        augmented, _ = concatenate_documents(view, retrieved.numbers, self.retriever.memory)
+        values = self.encoder(augmented).values[:, : view.inputs.shape[1]]
+        values = values.unflatten(0, retrieved.numbers.shape).transpose(1, 2)
+        weights = retrieved.log_probs[:, None].expand(*values.shape[:3])
         return HiddenStates(values=values, log_weights=weights)
 
-    def components_at(self, view: View, places: Tensor, numbers: Tensor) -> Tensor:
-        """(N, M, W) hidden states at `places` (B, T) given each of the documents (B, M)."""
-        beside, time = concatenate_documents(view, numbers, self.retriever.memory)
+    def components_at(self, view: View, target_mask: Tensor, numbers: Tensor) -> Tensor:
+        """(N, M, W) hidden states at `target_mask` (B, T) given each of the documents (B, M)."""
+        augmented, time = concatenate_documents(view, numbers, self.retriever.memory)
         rows, choices = numbers.shape
-        repeated = places[:, None].expand(rows, choices, -1)
-        asked = F.pad(repeated.flatten(0, 1), (0, time - places.shape[1]))
-        found = self.encoder.hidden_at(beside, asked)
+        repeated = target_mask[:, None].expand(rows, choices, -1)
+        positions = F.pad(repeated.flatten(0, 1), (0, time - target_mask.shape[1]))
+        hidden = self.encoder.hidden_at(augmented, positions)
         # From document-major to position-major order.
-        row, choice, place = repeated.nonzero(as_tuple=True)
-        order = ((row * places.shape[1] + place) * choices + choice).argsort()
-        return found[order].unflatten(0, (-1, choices))
+        row, choice, position = repeated.nonzero(as_tuple=True)
+        order = ((row * target_mask.shape[1] + position) * choices + choice).argsort()
+        return hidden[order].unflatten(0, (-1, choices))
 
 
 def view_batch(view: View) -> Batch:
@@ -85,14 +85,14 @@ def concatenate_documents(view: View, numbers: Tensor, memory: DocumentMemory) -
     B · M rows, the documents of a text consecutive; x is segment 0 and z segment 1.
     """
     texts, choices = view_batch(view), numbers.shape[1]
-    each = torch.arange(len(texts), device=numbers.device).repeat_interleave(choices)
+    text_rows = torch.arange(len(texts), device=numbers.device).repeat_interleave(choices)
     rows = concatenate_rows(
-        texts.select(each), memory.batch(numbers.flatten()), memory.vocabulary.pad
+        texts.select(text_rows), memory.batch(numbers.flatten()), memory.vocabulary.pad
     )
     # Padding may exceed the longest text with its document.
     time = max(rows.tokens.shape[1], view.inputs.shape[1])
     tokens = F.pad(rows.tokens, (0, time - rows.tokens.shape[1]), value=memory.vocabulary.pad)
-    place = torch.arange(time, device=tokens.device)
-    segments = (place >= texts.lengths[each][:, None]).long()
-    made = View(inputs=tokens, lengths=rows.lengths, attention_mask=FullMask(), segments=segments)
-    return made, time
+    position = torch.arange(time, device=tokens.device)
+    segments = (position >= texts.lengths[text_rows][:, None]).long()
+    result = View(inputs=tokens, lengths=rows.lengths, attention_mask=FullMask(), segments=segments)
+    return result, time

@@ -1,9 +1,8 @@
-"""Document memory for retrieval: tokens, embeddings and nearest-neighbour search."""
+"""Document memory of a model: tokens, embeddings and inner product search of its documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
@@ -35,7 +34,7 @@ class DocumentMemory(nn.Module):
         retrieve(q) = the k documents z with the largest q · vectors[z]
 
     Tokens and vectors are buffers, so that a checkpoint holds the index used in training: between
-    two refreshes it is older than the encoder. Before the tokeniser is set there are no documents.
+    two refreshes it is older than the encoder. Before the tokenizer is set there are no documents.
     Cost of a search: B · N · width, or less by an approximate FAISS index (`kind`); memory: N ·
     width numbers and all tokens.
     """
@@ -59,19 +58,19 @@ class DocumentMemory(nn.Module):
         vocabulary: Vocabulary,
         *,
         width: int,
-        longest: int,
+        max_document_length: int,
         kind: IndexKind = "flat",
     ) -> None:
-        """`longest`: maximum tokens of a document including <s> and </s>; the rest is truncated.
+        """`max_document_length`: in tokens, <s> and </s> included; the rest is truncated.
 
         `kind`: flat is exhaustive; ivf and hnsw are built when a search finds the vectors changed.
         """
         super().__init__()
-        assert longest > 2, "a document has tokens between <s> and </s>"
+        assert max_document_length > 2, "a document has tokens between <s> and </s>"
         self.documents = documents
         self.vocabulary = vocabulary
         self.width = width
-        self.max_document_length = longest
+        self.max_document_length = max_document_length
         self.words = WordUnits(vocabulary)
         self.kind: IndexKind = kind
         self._index: tuple[Tensor, int, DenseIndex] | None = None
@@ -92,26 +91,29 @@ class DocumentMemory(nn.Module):
         """Number of retrievable documents."""
         return len(self.offsets) - 1
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """Tokenise all documents; their vectors are zero until `embed`."""
-        self.words.setup_tokenizer(pieces)
-        every = [pieces.encode(document_text(document)) for document in self.documents]
-        self.tokens, self.offsets = self._joined(
-            [each[: self.max_document_length - 2] for each in every]
+        self.words.setup_tokenizer(tokenizer)
+        encoded = [tokenizer.encode(document_text(document)) for document in self.documents]
+        self.tokens, self.offsets = self._concatenate(
+            [tokens[: self.max_document_length - 2] for tokens in encoded]
         )
-        rest = self._joined([each[self.max_document_length - 2 :] for each in every])
-        self.truncated_tokens, self.truncated_offsets = rest
-        self.vectors = self.vectors.new_zeros(len(every), self.width)
+        truncated = self._concatenate(
+            [tokens[self.max_document_length - 2 :] for tokens in encoded]
+        )
+        self.truncated_tokens, self.truncated_offsets = truncated
+        self.vectors = self.vectors.new_zeros(len(encoded), self.width)
 
-    def for_documents(self, documents: Documents, pieces: TokenizerProtocol) -> DocumentMemory:
+    def for_documents(self, documents: Documents, tokenizer: TokenizerProtocol) -> DocumentMemory:
         """A memory like this one for other documents, not embedded yet."""
-        words: dict[str, Any] = {
-            "width": self.width,
-            "longest": self.max_document_length,
-            "kind": self.kind,
-        }
-        other = DocumentMemory(documents, self.vocabulary, **words).to(self.vectors)
-        other.setup_tokenizer(pieces)
+        other = DocumentMemory(
+            documents,
+            self.vocabulary,
+            width=self.width,
+            max_document_length=self.max_document_length,
+            kind=self.kind,
+        ).to(self.vectors)
+        other.setup_tokenizer(tokenizer)
         return other
 
     def set_vectors(self, vectors: Tensor, index: DenseIndex | None = None) -> None:
@@ -125,18 +127,18 @@ class DocumentMemory(nn.Module):
 
         The null document is empty.
         """
-        return self._at(numbers, self.tokens, self.offsets)
+        return self._gather(numbers, self.tokens, self.offsets)
 
     def untruncated_tokens(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """(M, L) and (M,) the same including the truncated part, which no encoder sees."""
-        kept, lengths = self.document_tokens(numbers)
-        rest, more = self._at(numbers, self.truncated_tokens, self.truncated_offsets)
-        place = torch.arange(kept.shape[1] + rest.shape[1], device=numbers.device)
-        ends, whole = lengths[:, None], (lengths + more)[:, None]
-        tokens = kept.new_full((len(numbers), len(place)), self.vocabulary.pad)
-        tokens[place < ends] = kept[place[: kept.shape[1]] < ends]
-        tokens[(place >= ends) & (place < whole)] = rest[place[: rest.shape[1]] < more[:, None]]
-        return tokens, lengths + more
+        head, lengths = self.document_tokens(numbers)
+        tail, extra = self._gather(numbers, self.truncated_tokens, self.truncated_offsets)
+        index = torch.arange(head.shape[1] + tail.shape[1], device=numbers.device)
+        ends, total = lengths[:, None], (lengths + extra)[:, None]
+        tokens = head.new_full((len(numbers), len(index)), self.vocabulary.pad)
+        tokens[index < ends] = head[index[: head.shape[1]] < ends]
+        tokens[(index >= ends) & (index < total)] = tail[index[: tail.shape[1]] < extra[:, None]]
+        return tokens, lengths + extra
 
     def word_starts(self, numbers: Tensor) -> Tensor:
         """(M, L + 1) bool: word starts in untruncated documents (M,); true after the end.
@@ -145,21 +147,21 @@ class DocumentMemory(nn.Module):
         """
         tokens, lengths = self.untruncated_tokens(numbers)
         batch = Batch(tokens=tokens, lengths=lengths, rows=numbers)
-        inside = torch.arange(tokens.shape[1], device=numbers.device) < lengths[:, None]
-        return nn.functional.pad(self.words.starts(batch, inside) | ~inside, (0, 1), value=True)
+        mask = torch.arange(tokens.shape[1], device=numbers.device) < lengths[:, None]
+        return nn.functional.pad(self.words.starts(batch, mask) | ~mask, (0, 1), value=True)
 
-    def _at(self, numbers: Tensor, tokens: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        real = numbers.clamp(min=0)
-        # Before the tokeniser is set there is one offset, and only the null document.
-        after = offsets[(real + 1).clamp(max=len(offsets) - 1)]
-        first = offsets[real.clamp(max=len(offsets) - 1)]
-        lengths = (after - first) * (numbers >= 0)
-        place = torch.arange(int(lengths.max()) if len(lengths) else 0, device=numbers.device)
-        inside = place < lengths[:, None]
-        at = torch.where(inside, first[:, None] + place, 0)
+    def _gather(self, numbers: Tensor, tokens: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        index = numbers.clamp(min=0)
+        # Before the tokenizer is set there is one offset, and only the null document.
+        last = offsets[(index + 1).clamp(max=len(offsets) - 1)]
+        first = offsets[index.clamp(max=len(offsets) - 1)]
+        lengths = (last - first) * (numbers >= 0)
+        position = torch.arange(int(lengths.max()) if len(lengths) else 0, device=numbers.device)
+        mask = position < lengths[:, None]
+        token_index = torch.where(mask, first[:, None] + position, 0)
         # A memory of null documents only has no tokens to index.
-        found = tokens[at] if len(tokens) else torch.zeros_like(at)
-        return torch.where(inside, found.long(), self.vocabulary.pad), lengths
+        selected = tokens[token_index] if len(tokens) else torch.zeros_like(token_index)
+        return torch.where(mask, selected.long(), self.vocabulary.pad), lengths
 
     def batch(self, numbers: Tensor) -> Batch:
         """Documents (M,) as rows `<s> … </s>`; the null document has special tokens only."""
@@ -192,7 +194,7 @@ class DocumentMemory(nn.Module):
         vectors = torch.zeros_like(self.vectors)
         for first in range(0, len(order), rows):
             numbers = order[first : first + rows]
-            vectors[numbers] = self._checked(encode(self.batch(numbers))).to(vectors.dtype)
+            vectors[numbers] = self._check_width(encode(self.batch(numbers))).to(vectors.dtype)
             if progress is not None:
                 progress(min(first + rows, len(order)), len(order))
         return vectors
@@ -206,51 +208,51 @@ class DocumentMemory(nn.Module):
             )
 
     @torch.no_grad()
-    def search(self, queries: Tensor, k: int, *, without: Tensor | None = None) -> Tensor:
+    def search(self, queries: Tensor, k: int, *, excluded: Tensor | None = None) -> Tensor:
         """(B, K) ids of the best documents for queries (B, width), best first.
 
-        K is k, or the number of documents if smaller. `without` (B, E) excludes documents per row,
-        -1 for none; where too few are left, the row is filled with the null document.
+        K is k, or the number of documents if smaller. `excluded` (B, E): documents to exclude per
+        row, -1 for none; where too few are left, the row is filled with the null document.
         """
-        found = min(k, len(self))
-        if found == 0:
+        limit = min(k, len(self))
+        if limit == 0:
             return torch.zeros(len(queries), 0, dtype=torch.int64, device=queries.device)
         if self.kind != "flat":
-            return self._by_index(queries, found, without)
-        return self._by_product(queries, found, without)
+            return self._index_search(queries, limit, excluded)
+        return self._exhaustive_search(queries, limit, excluded)
 
-    def _by_product(self, queries: Tensor, found: int, without: Tensor | None) -> Tensor:
+    def _exhaustive_search(self, queries: Tensor, k: int, excluded: Tensor | None) -> Tensor:
         size = max(1, SEARCH_CHUNK // len(self))
         parts = []
         for first in range(0, len(queries), size):
-            left_out = None if without is None else without[first : first + size]
-            parts.append(self._best(queries[first : first + size], found, left_out))
-        return torch.cat(parts) if parts else queries.new_zeros(0, found, dtype=torch.int64)
+            chunk_excluded = None if excluded is None else excluded[first : first + size]
+            parts.append(self._top_k(queries[first : first + size], k, chunk_excluded))
+        return torch.cat(parts) if parts else queries.new_zeros(0, k, dtype=torch.int64)
 
-    def _best(self, queries: Tensor, k: int, without: Tensor | None) -> Tensor:
+    def _top_k(self, queries: Tensor, k: int, excluded: Tensor | None) -> Tensor:
         scores = queries.to(self.vectors.dtype) @ self.vectors.T
-        if without is not None:
-            row = torch.arange(len(scores), device=scores.device)[:, None].expand_as(without)
-            scores[row[without >= 0], without[without >= 0]] = -torch.inf
+        if excluded is not None:
+            row = torch.arange(len(scores), device=scores.device)[:, None].expand_as(excluded)
+            scores[row[excluded >= 0], excluded[excluded >= 0]] = -torch.inf
         best = scores.topk(k, dim=1)
         return best.indices.masked_fill(best.values == -torch.inf, NO_DOCUMENT)
 
-    def _by_index(self, queries: Tensor, found: int, without: Tensor | None) -> Tensor:
+    def _index_search(self, queries: Tensor, k: int, excluded: Tensor | None) -> Tensor:
         """The same by the approximate index; exhaustive where it returns too few."""
         if not len(queries):
-            return queries.new_zeros(0, found, dtype=torch.int64)
-        spare = 0 if without is None else without.shape[1]
-        asked = queries.detach().float().cpu().numpy()
-        _, numbers = self.index().search(asked, min(found + spare, len(self)))
+            return queries.new_zeros(0, k, dtype=torch.int64)
+        extra = 0 if excluded is None else excluded.shape[1]
+        array = queries.detach().float().cpu().numpy()
+        _, numbers = self.index().search(array, min(k + extra, len(self)))
         best = torch.from_numpy(numbers).to(queries.device)
-        if without is not None:
-            left_out = (best[..., None] == without[:, None]).any(-1)
-            order = left_out.long().argsort(dim=1, stable=True)
-            best = best.masked_fill(left_out, NO_DOCUMENT).gather(1, order)[:, :found]
-        short = (best == NO_DOCUMENT).any(1)
-        if bool(short.any()):
-            fewer = None if without is None else without[short]
-            best[short] = self._by_product(queries[short], found, fewer)
+        if excluded is not None:
+            is_excluded = (best[..., None] == excluded[:, None]).any(-1)
+            order = is_excluded.long().argsort(dim=1, stable=True)
+            best = best.masked_fill(is_excluded, NO_DOCUMENT).gather(1, order)[:, :k]
+        incomplete = (best == NO_DOCUMENT).any(1)
+        if bool(incomplete.any()):
+            row_excluded = None if excluded is None else excluded[incomplete]
+            best[incomplete] = self._exhaustive_search(queries[incomplete], k, row_excluded)
         return best
 
     def index(self) -> DenseIndex:
@@ -292,32 +294,34 @@ class DocumentMemory(nn.Module):
         return other
 
     @torch.no_grad()
-    def replace(self, document: Document, pieces: TokenizerProtocol, encode: EncodeBatch) -> None:
+    def replace(
+        self, document: Document, tokenizer: TokenizerProtocol, encode: EncodeBatch
+    ) -> None:
         """Replace the document of the same name: its text, tokens and vector."""
         changed = self.documents.replacing(document)
         number = changed.numbers[document.name]
-        inner = pieces.encode(document_text(document))
-        kept, rest = inner[: self.max_document_length - 2], inner[self.max_document_length - 2 :]
+        tokens = tokenizer.encode(document_text(document))
+        head, tail = tokens[: self.max_document_length - 2], tokens[self.max_document_length - 2 :]
         self.documents = changed
-        self.tokens, self.offsets = _with(self.tokens, self.offsets, number, kept)
+        self.tokens, self.offsets = _splice(self.tokens, self.offsets, number, head)
         if (
             len(self.truncated_offsets) > 1
         ):  # unknown where the texts were not tokenised again after loading
-            ends = self.truncated_tokens, self.truncated_offsets
-            self.truncated_tokens, self.truncated_offsets = _with(*ends, number, rest)
+            truncated = self.truncated_tokens, self.truncated_offsets
+            self.truncated_tokens, self.truncated_offsets = _splice(*truncated, number, tail)
         vectors = self.vectors.clone()
-        here = torch.tensor([number], device=vectors.device)
-        vectors[number] = self._checked(encode(self.batch(here)))[0].to(vectors.dtype)
+        row = torch.tensor([number], device=vectors.device)
+        vectors[number] = self._check_width(encode(self.batch(row)))[0].to(vectors.dtype)
         self.vectors = vectors
 
-    def _joined(self, documents: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def _concatenate(self, documents: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """All tokens concatenated, and the start of each document."""
         lengths = torch.tensor([0, *(len(tokens) for tokens in documents)])
         flat = [token for tokens in documents for token in tokens]
         tokens = torch.tensor(flat, dtype=torch.int32, device=self.tokens.device)
         return tokens, lengths.cumsum(0).to(self.offsets.device)
 
-    def _checked(self, vectors: Tensor) -> Tensor:
+    def _check_width(self, vectors: Tensor) -> Tensor:
         if vectors.shape[-1] != self.width:
             raise UserError(
                 f"the memory holds vectors of width {self.width}, got {vectors.shape[-1]} from "
@@ -326,7 +330,7 @@ class DocumentMemory(nn.Module):
         return vectors
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **words: Any
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **options: Any
     ) -> None:
         """Resize the token buffers to those of the checkpoint."""
         # Older runs have no pending vectors.
@@ -334,28 +338,17 @@ class DocumentMemory(nn.Module):
             f"{prefix}pending_vectors", self.pending_vectors.new_zeros(0, self.width)
         )
         for name in ("tokens", "offsets", "vectors", "pending_vectors"):
-            loaded, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
-            if loaded is not None and loaded.shape[1:] == own.shape[1:]:
-                setattr(self, name, own.new_zeros(loaded.shape))
-        super()._load_from_state_dict(state_dict, prefix, *args, **words)
+            loaded, buffer = state_dict.get(f"{prefix}{name}"), getattr(self, name)
+            if loaded is not None and loaded.shape[1:] == buffer.shape[1:]:
+                setattr(self, name, buffer.new_zeros(loaded.shape))
+        super()._load_from_state_dict(state_dict, prefix, *args, **options)
 
 
-def _with(
-    tokens: Tensor, offsets: Tensor, number: int, inner: Sequence[int]
+def _splice(
+    tokens: Tensor, offsets: Tensor, number: int, replacement: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Tokens and offsets with one document's tokens replaced."""
     first, last = offsets[number : number + 2].tolist()
-    moved = offsets.clone()
-    moved[number + 1 :] += len(inner) - (last - first)
-    return torch.cat([tokens[:first], tokens.new_tensor(inner), tokens[last:]]), moved
-
-
-@contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, as when texts are embedded during training; no dropout."""
-    training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(training)
+    new_offsets = offsets.clone()
+    new_offsets[number + 1 :] += len(replacement) - (last - first)
+    return torch.cat([tokens[:first], tokens.new_tensor(replacement), tokens[last:]]), new_offsets

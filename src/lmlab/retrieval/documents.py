@@ -41,8 +41,8 @@ class Documents(Sequence[Document]):
         if not self._all:
             raise UserError("no documents were given; give at least one.")
         if len(self.numbers) < len(self._all):
-            twice = next(d.name for n, d in enumerate(self._all) if self.numbers[d.name] != n)
-            raise UserError(f"two documents are named {twice!r}; names must be unique.")
+            duplicate = next(d.name for n, d in enumerate(self._all) if self.numbers[d.name] != n)
+            raise UserError(f"two documents are named {duplicate!r}; names must be unique.")
         for document in self._all:
             if not document.text.strip():
                 raise UserError(f"the document {document.name!r} is empty; remove it.")
@@ -51,11 +51,11 @@ class Documents(Sequence[Document]):
         return len(self._all)
 
     @overload
-    def __getitem__(self, place: int) -> Document: ...
+    def __getitem__(self, index: int) -> Document: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[Document, ...]: ...
-    def __getitem__(self, place: int | slice) -> Document | tuple[Document, ...]:
-        return self._all[place]
+    def __getitem__(self, index: slice) -> tuple[Document, ...]: ...
+    def __getitem__(self, index: int | slice) -> Document | tuple[Document, ...]:
+        return self._all[index]
 
     def __iter__(self) -> Iterator[Document]:
         return iter(self._all)
@@ -105,18 +105,13 @@ def load_documents(
         if (path / META).is_file():
             verify_files(path, [INDEX_DOCUMENTS_FILE], advice="build the index again")
         path = path / INDEX_DOCUMENTS_FILE
-    found = tuple(_read(path, errors, ReadingReport() if report is None else report))
-    if not found:
-        wanted = "text files (*.txt)" if path.is_dir() else "documents"
-        raise UserError(f"there are no {wanted} with any text in {path}; give at least one.")
-    return Documents(found)
-
-
-def _read(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
-    if path.is_dir():
-        return _folder(path, errors, report)
     lines = _json_lines if ".jsonl" in path.suffixes else _text_lines
-    return lines(path, errors, report)
+    read = _read_folder if path.is_dir() else lines
+    documents = tuple(read(path, errors, ReadingReport() if report is None else report))
+    if not documents:
+        expected = "text files (*.txt)" if path.is_dir() else "documents"
+        raise UserError(f"there are no {expected} with any text in {path}; give at least one.")
+    return Documents(documents)
 
 
 def _text_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
@@ -131,10 +126,10 @@ def _json_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[D
         if not line:
             continue
         try:
-            document = _document(_object(line), number)
+            document = _parse_document(_parse_object(line), number)
             if document.name in lines:
-                taken = f"its name {document.name!r} is that of line {lines[document.name]}"
-                raise ValueError(f"{taken} already; names must be unique")
+                reason = f"its name {document.name!r} is that of line {lines[document.name]}"
+                raise ValueError(f"{reason} already; names must be unique")
         except ValueError as error:
             if errors == "strict":
                 raise UserError(f"{path}, line {number}: {error}.") from None
@@ -144,7 +139,7 @@ def _json_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[D
         yield document
 
 
-def _object(line: str) -> object:
+def _parse_object(line: str) -> object:
     try:
         return parse_json(line)
     except ValueError as error:
@@ -152,7 +147,7 @@ def _object(line: str) -> object:
         raise ValueError(f"expected an object with 'text', but {reason}") from None
 
 
-def _document(row: object, number: int) -> Document:
+def _parse_document(row: object, number: int) -> Document:
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
         raise ValueError("expected an object with 'text', which must be a string")
     name, title, text = row.get("name", number), row.get("title", ""), row["text"].strip()
@@ -164,8 +159,8 @@ def _document(row: object, number: int) -> Document:
     return Document(name=name, title=title, text=text)
 
 
-def _folder(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
-    for file in sorted(each for each in path.rglob("*.txt") if each.is_file()):
+def _read_folder(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Document]:
+    for file in sorted(candidate for candidate in path.rglob("*.txt") if candidate.is_file()):
         text = " ".join(line for _, line in held_lines(file, report, errors) if line)
         if text:
             yield Document(name=file.relative_to(path).as_posix(), title=file.stem, text=text)
@@ -176,11 +171,11 @@ def capital_documents() -> Documents:
     """One sentence about each country and its capital."""
     return Documents(
         Document(
-            name=each.country_en,
-            title=each.country_en,
-            text=f"the capital of {each.country_en} is {each.capital_en}",
+            name=row.country_en,
+            title=row.country_en,
+            text=f"the capital of {row.country_en} is {row.capital_en}",
         )
-        for each in country_table()
+        for row in country_table()
     )
 
 
@@ -188,7 +183,7 @@ def capital_documents() -> Documents:
 def gloss_documents() -> Documents:
     """WordNet's glosses, preceded by the words they define, without the examples."""
     columns = load_wordnet().columns()
-    return Documents(_gloss(name, senses, told) for name, senses, _, told, _ in columns)
+    return Documents(_gloss(name, senses, definition) for name, senses, _, definition, _ in columns)
 
 
 def _gloss(name: str, senses: str, definition: str) -> Document:

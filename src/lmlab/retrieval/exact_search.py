@@ -23,7 +23,7 @@ FAISS_ALWAYS_MATRIX, FAISS_NEVER_MATRIX = 0, 2**31 - 1
 """Thresholds that make FAISS use matrix products always or never, in all its versions."""
 SCORE_CHUNK = 2**24
 """Scores that numpy holds in memory at once: queries × vectors."""
-_threshold_is_set = threading.RLock()
+_threshold_lock = threading.RLock()
 
 
 def import_faiss() -> Any | None:
@@ -48,16 +48,16 @@ def require_faiss(why: str) -> Any:
 
 
 @contextmanager
-def faiss_matrix_threshold(faiss: Any, questions: int) -> Iterator[None]:
+def faiss_matrix_threshold(faiss: Any, queries: int) -> Iterator[None]:
     """Set FAISS to the faster search method for so many queries, and restore it on exit.
 
     The setting is global, so concurrent searches wait for each other.
     """
-    matrices = questions >= MATRIX_QUERIES_PER_THREAD * faiss.omp_get_max_threads()
-    with _threshold_is_set:
+    use_matrix = queries >= MATRIX_QUERIES_PER_THREAD * faiss.omp_get_max_threads()
+    with _threshold_lock:
         before = faiss.cvar.distance_compute_blas_threshold
         faiss.cvar.distance_compute_blas_threshold = (
-            FAISS_ALWAYS_MATRIX if matrices else FAISS_NEVER_MATRIX
+            FAISS_ALWAYS_MATRIX if use_matrix else FAISS_NEVER_MATRIX
         )
         try:
             yield
@@ -88,10 +88,10 @@ def top_inner_products_numpy(queries: Floats, vectors: Floats, k: int) -> tuple[
     scores = np.empty((rows, 0), dtype=np.float32)
     numbers = np.empty((rows, 0), dtype=np.int64)
     for first in range(0, len(vectors), at_once):
-        part = queries @ vectors[first : first + at_once].T
-        places = top_k_indices(part, k)
-        scores = np.hstack([scores, np.take_along_axis(part, places, 1)])
-        numbers = np.hstack([numbers, places + first])
+        chunk_scores = queries @ vectors[first : first + at_once].T
+        indices = top_k_indices(chunk_scores, k)
+        scores = np.hstack([scores, np.take_along_axis(chunk_scores, indices, 1)])
+        numbers = np.hstack([numbers, indices + first])
         best = top_k_indices(scores, k)
         scores = np.take_along_axis(scores, best, 1)
         numbers = np.take_along_axis(numbers, best, 1)
@@ -100,13 +100,13 @@ def top_inner_products_numpy(queries: Floats, vectors: Floats, k: int) -> tuple[
 
 def top_k_indices(scores: Floats, k: int) -> Numbers:
     """Indices (B, k) of the largest scores of each row, descending."""
-    found = scores.shape[1]
-    if k >= found:
+    columns = scores.shape[1]
+    if k >= columns:
         return np.argsort(-scores, axis=1, kind="stable")
     # All that reach the k-th largest, so that ties go to the first.
-    least = np.partition(scores, found - k, axis=1)[:, found - k, None]
+    threshold = np.partition(scores, columns - k, axis=1)[:, columns - k, None]
     order = np.empty((len(scores), k), dtype=np.int64)
-    for row, enough in enumerate(scores >= least):
-        places = np.flatnonzero(enough)
-        order[row] = places[np.argsort(-scores[row, places], kind="stable")[:k]]
+    for row, eligible in enumerate(scores >= threshold):
+        indices = np.flatnonzero(eligible)
+        order[row] = indices[np.argsort(-scores[row, indices], kind="stable")[:k]]
     return order

@@ -1,4 +1,4 @@
-"""Approximate nearest-neighbour indexes by FAISS: inverted lists (IVF) and HNSW graphs.
+"""Approximate nearest neighbours by FAISS: IVF and HNSW, search effort tuned to a recall.
 
 IVF (Jégou, Douze, Schmid 2011): k-means partitions the vectors into lists, and a query searches the
 `nprobe` lists with the nearest centroids. HNSW (Malkov, Yashunin 2016): a query walks a graph of
@@ -59,11 +59,11 @@ class FaissIndex:
         return int(self.index.nprobe if self.kind == "ivf" else self.index.hnsw.efSearch)
 
     @search_effort.setter
-    def search_effort(self, reach: int) -> None:
+    def search_effort(self, effort: int) -> None:
         if self.kind == "ivf":
-            self.index.nprobe = reach
+            self.index.nprobe = effort
         else:
-            self.index.hnsw.efSearch = reach
+            self.index.hnsw.efSearch = effort
 
     @property
     def max_search_effort(self) -> int:
@@ -77,11 +77,11 @@ class FaissIndex:
     def search(self, queries: Floats, k: int) -> tuple[Floats, Numbers]:
         """Scores and ids (B, k), k ≤ size; -inf and -1 where too few were found."""
         faiss = require_faiss(f"an index of kind {self.kind}")
-        words: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self.kind == "hnsw":  # returns at most efSearch results
-            words["params"] = faiss.SearchParametersHNSW(efSearch=max(self.search_effort, k))
+            options["params"] = faiss.SearchParametersHNSW(efSearch=max(self.search_effort, k))
         with faiss_matrix_threshold(faiss, len(queries)):
-            scores, numbers = self.index.search(queries, k, **words)
+            scores, numbers = self.index.search(queries, k, **options)
         return np.where(numbers < 0, np.float32(-np.inf), scores), numbers
 
     def save(self, path: Path) -> None:
@@ -109,28 +109,28 @@ def build_faiss_index(
     HNSW graphs built by several threads are not deterministic.
     """
     faiss = require_faiss(f"an index of kind {kind}")
-    empty = _lists(faiss, vectors, seed) if kind == "ivf" else _small_world(faiss, vectors, seed)
+    inner = _empty_ivf(faiss, vectors, seed) if kind == "ivf" else _empty_hnsw(faiss, vectors, seed)
     for first in range(0, len(vectors), ADD_CHUNK):
         with faiss_matrix_threshold(faiss, ADD_CHUNK):
-            empty.add(np.ascontiguousarray(vectors[first : first + ADD_CHUNK]))
+            inner.add(np.ascontiguousarray(vectors[first : first + ADD_CHUNK]))
         progress(min(first + ADD_CHUNK, len(vectors)), len(vectors))
-    found = FaissIndex(empty, kind)
-    found.recall = tune_recall(found, vectors, recall, seed)
-    return found
+    index = FaissIndex(inner, kind)
+    index.recall = tune_recall(index, vectors, recall, seed)
+    return index
 
 
-def _lists(faiss: Any, vectors: Floats, seed: int) -> Any:
+def _empty_ivf(faiss: Any, vectors: Floats, seed: int) -> Any:
     size, width = vectors.shape
     lists = max(1, min(round(4 * math.sqrt(size)), size // MIN_POINTS_PER_CENTROID))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
     index.cp.seed, index.cp.min_points_per_centroid = seed, 1
-    chosen = np.random.default_rng(seed).permutation(size)[: lists * TRAINING_POINTS_PER_CENTROID]
-    with faiss_matrix_threshold(faiss, len(chosen)):
-        index.train(np.ascontiguousarray(vectors[np.sort(chosen)]))
+    sample = np.random.default_rng(seed).permutation(size)[: lists * TRAINING_POINTS_PER_CENTROID]
+    with faiss_matrix_threshold(faiss, len(sample)):
+        index.train(np.ascontiguousarray(vectors[np.sort(sample)]))
     return index
 
 
-def _small_world(faiss: Any, vectors: Floats, seed: int) -> Any:
+def _empty_hnsw(faiss: Any, vectors: Floats, seed: int) -> Any:
     index = faiss.IndexHNSWFlat(vectors.shape[1], HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efConstruction = EF_CONSTRUCTION
     index.hnsw.rng = faiss.RandomGenerator(seed)
@@ -143,14 +143,14 @@ def tune_recall(index: FaissIndex, vectors: Floats, recall: float, seed: int) ->
     It is measured on queries near some of the vectors, see `perturbed_queries`; real queries may be
     harder.
     """
-    asked = perturbed_queries(vectors, seed)
+    queries = perturbed_queries(vectors, seed)
     k = min(RECALL_NEIGHBOURS, index.size)
-    truth, _ = top_inner_products(asked, vectors, k)
+    truth, _ = top_inner_products(queries, vectors, k)
     index.search_effort = min(MIN_SEARCH_EFFORT[index.kind], index.max_search_effort)
     while True:
-        found = recall_at_k(index.search(asked, k)[0], truth)
-        if found >= recall or index.search_effort >= index.max_search_effort:
-            return found
+        measured = recall_at_k(index.search(queries, k)[0], truth)
+        if measured >= recall or index.search_effort >= index.max_search_effort:
+            return measured
         index.search_effort = min(2 * index.search_effort, index.max_search_effort)
 
 
@@ -160,25 +160,25 @@ def perturbed_queries(vectors: Floats, seed: int) -> Floats:
     Unmoved they would be too easy: HNSW finds the vector itself, and is linked to its neighbours.
     """
     random = np.random.default_rng(seed)
-    chosen = np.sort(random.permutation(len(vectors))[:RECALL_QUERIES])
-    here = np.ascontiguousarray(vectors[chosen])
-    _, near = top_inner_products(here, vectors, min(RECALL_NEIGHBOURS + 1, len(vectors)))
-    away = np.linalg.norm(here - vectors[near[:, -1]], axis=1, keepdims=True)
-    steps = random.standard_normal(here.shape) / math.sqrt(here.shape[1])
-    return (here + away * steps).astype(np.float32)
+    sampled = np.sort(random.permutation(len(vectors))[:RECALL_QUERIES])
+    points = np.ascontiguousarray(vectors[sampled])
+    _, neighbours = top_inner_products(points, vectors, min(RECALL_NEIGHBOURS + 1, len(vectors)))
+    distances = np.linalg.norm(points - vectors[neighbours[:, -1]], axis=1, keepdims=True)
+    steps = random.standard_normal(points.shape) / math.sqrt(points.shape[1])
+    return (points + distances * steps).astype(np.float32)
 
 
-def recall_at_k(found: Floats, truth: Floats) -> float:
+def recall_at_k(scores: Floats, truth: Floats) -> float:
     """Recall@k: the share of the k results whose scores (B, k) are those of true neighbours.
 
-        recall = #{j : found[b, j] ≥ min_i truth[b, i]} / (B k)
+        recall = #{j : scores[b, j] ≥ min_i truth[b, i]} / (B k)
 
     truth (B, k) are the scores of the true neighbours. By score and not by id, since equal vectors
     are equally near; `SCORE_TOLERANCE` allows for rounding.
     """
     rounding = SCORE_TOLERANCE * np.abs(truth).max(axis=1, initial=0, keepdims=True)
-    near = found >= truth.min(axis=1, initial=np.inf, keepdims=True) - rounding
-    return float(near.sum()) / max(truth.size, 1)
+    is_hit = scores >= truth.min(axis=1, initial=np.inf, keepdims=True) - rounding
+    return float(is_hit.sum()) / max(truth.size, 1)
 
 
 def load_faiss_index(path: Path, *, mapped: bool, recall: float | None = None) -> FaissIndex:

@@ -21,7 +21,7 @@ class EncoderDescription:
     path: str
     """The folder it was loaded from; may be empty."""
     fingerprint: str
-    """Hash of weights, tokeniser and everything else that decides its vectors."""
+    """Hash of weights, tokenizer and everything else that decides its vectors."""
     max_length: int | None = None
     """Maximum tokens of a document, including special tokens; None for no limit, and in indexes of
     format 1, which treat titles differently and do not record it."""

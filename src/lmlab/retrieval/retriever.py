@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from lmlab.backbones.sentence_encoders import PooledTextEncoder
 from lmlab.core.batch import Batch
-from lmlab.core.protocols import RetrievedDocuments
+from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.core.special_tokens import content_lengths
-from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory, evaluation_mode
+from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory
 
 
 class BackgroundComputation:
@@ -25,14 +26,14 @@ class BackgroundComputation:
     """
 
     def __init__(self, compute: Callable[[], Tensor]) -> None:
-        self._found: Tensor | None = None
+        self._result: Tensor | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(compute,), daemon=True)
         self._thread.start()
 
     def _run(self, compute: Callable[[], Tensor]) -> None:
         try:
-            self._found = compute()
+            self._result = compute()
         except BaseException as error:  # raised again by result()
             self._error = error
 
@@ -41,8 +42,8 @@ class BackgroundComputation:
         self._thread.join()
         if self._error is not None:
             raise self._error
-        assert self._found is not None
-        return self._found
+        assert self._result is not None
+        return self._result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copied model waits for the same result."""
@@ -133,7 +134,7 @@ class Retriever(nn.Module):
             yield
             return
         self._finish_embedding()
-        memory, before = self.memory, (self.memory.vectors, self.memory.pending_vectors)
+        memory, saved = self.memory, (self.memory.vectors, self.memory.pending_vectors)
         self._settled = True
         try:
             self.embed()
@@ -141,7 +142,7 @@ class Retriever(nn.Module):
             yield
         finally:
             self._settled = False
-            memory.vectors, memory.pending_vectors = before
+            memory.vectors, memory.pending_vectors = saved
 
     def _finish_embedding(self) -> None:
         """Wait for the background embedding, and store it."""
@@ -169,9 +170,9 @@ class Retriever(nn.Module):
             numbers = self._without_trivial(numbers, clean)[:, :k]
         scores = self._scores(queries, numbers).masked_fill(numbers == NO_DOCUMENT, -torch.inf)
         if self.null:
-            none = numbers.new_full((len(numbers), 1), NO_DOCUMENT)
+            null = numbers.new_full((len(numbers), 1), NO_DOCUMENT)
             scores = torch.cat([self._null_score(queries), scores], 1)
-            numbers = torch.cat([none, numbers], 1)
+            numbers = torch.cat([null, numbers], 1)
         return RetrievedDocuments(numbers=numbers, log_probs=torch.log_softmax(scores, 1))
 
     def _null_score(self, queries: Tensor) -> Tensor:
@@ -186,9 +187,9 @@ class Retriever(nn.Module):
         if self.fixed:
             vectors = self.memory.vectors[numbers.clamp(min=0)].to(queries.dtype)
             return (vectors * queries[:, None]).sum(-1)
-        every, which = numbers.clamp(min=0).unique(return_inverse=True)
-        vectors = self.documents(self.memory.batch(every))
-        return (vectors[which] * queries[:, None]).sum(-1)
+        unique, inverse = numbers.clamp(min=0).unique(return_inverse=True)
+        vectors = self.documents(self.memory.batch(unique))
+        return (vectors[inverse] * queries[:, None]).sum(-1)
 
     def _without_trivial(self, numbers: Tensor, clean: Batch) -> Tensor:
         """The documents (B, k) in order; those that contain the text become none, at the end."""
@@ -204,20 +205,20 @@ class Retriever(nn.Module):
         tokens, lengths = self.memory.untruncated_tokens(numbers.flatten())
         tokens, lengths = tokens.unflatten(0, numbers.shape), lengths.view(numbers.shape)
         starts = self.memory.word_starts(numbers.flatten()).unflatten(0, numbers.shape)
-        sought, size = texts.tokens[:, 1:], content_lengths(texts, self.memory.vocabulary)
-        place = torch.arange(sought.shape[1], device=sought.device)
-        beyond = (place >= size[:, None])[:, None]
-        found = torch.zeros_like(numbers, dtype=torch.bool)
-        tokens = nn.functional.pad(tokens, (0, sought.shape[1]), value=self.memory.vocabulary.pad)
+        targets, size = texts.tokens[:, 1:], content_lengths(texts, self.memory.vocabulary)
+        position = torch.arange(targets.shape[1], device=targets.device)
+        is_padding = (position >= size[:, None])[:, None]
+        contained = torch.zeros_like(numbers, dtype=torch.bool)
+        tokens = nn.functional.pad(tokens, (0, targets.shape[1]), value=self.memory.vocabulary.pad)
         for first in range(
-            min(tokens.shape[2] - sought.shape[1], self.memory.max_document_length - 2)
+            min(tokens.shape[2] - targets.shape[1], self.memory.max_document_length - 2)
         ):
-            here = tokens[:, :, first : first + sought.shape[1]] == sought[:, None]
-            inside = first + size[:, None] <= lengths
-            after = (first + size).clamp(max=starts.shape[2] - 1)[:, None, None]
-            whole = starts[..., first] & starts.gather(2, after.expand(*lengths.shape, 1))[..., 0]
-            found |= (here | beyond).all(-1) & inside & whole
-        return found
+            matches = tokens[:, :, first : first + targets.shape[1]] == targets[:, None]
+            fits = first + size[:, None] <= lengths
+            end = (first + size).clamp(max=starts.shape[2] - 1)[:, None, None]
+            words = starts[..., first] & starts.gather(2, end.expand(*lengths.shape, 1))[..., 0]
+            contained |= (matches | is_padding).all(-1) & fits & words
+        return contained
 
 
 def refresh_due(step: int, refresh: int) -> bool:

@@ -23,15 +23,15 @@ MAX_DOCUMENT_FREQUENCY = 0.01
 
 def title_names(documents: Documents) -> Sequence[str]:
     """Names from the documents' titles, without words that occur everywhere."""
-    having = Counter(word for document in documents for word in set(document.text.split()))
-    most = max(1, MAX_DOCUMENT_FREQUENCY * len(documents))
+    counts = Counter(word for document in documents for word in set(document.text.split()))
+    max_documents = max(1, MAX_DOCUMENT_FREQUENCY * len(documents))
     names = dict.fromkeys(
         name
         for document in documents
         for name in document.title.split(TITLE_NAME_SEPARATOR)
         if name
     )
-    return tuple(name for name in names if having[name] <= most)
+    return tuple(name for name in names if counts[name] <= max_documents)
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class SalientSpanMasking:
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         starts = self.mentions.starts(batch, allowed) | ~allowed
-        named = self.mentions.mention_ids(batch, allowed) >= 0
-        eligible = torch.where(named.any(1, keepdim=True), named, allowed)
-        drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
-        drawn = drawn.gather(1, run_starts(starts)).masked_fill(~eligible, 2.0)
-        return ensure_one_masked(drawn, drawn < self.rate, eligible)
+        in_mention = self.mentions.mention_ids(batch, allowed) >= 0
+        eligible = torch.where(in_mention.any(1, keepdim=True), in_mention, allowed)
+        uniforms = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        uniforms = uniforms.gather(1, run_starts(starts)).masked_fill(~eligible, 2.0)
+        return ensure_one_masked(uniforms, uniforms < self.rate, eligible)

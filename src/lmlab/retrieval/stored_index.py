@@ -99,7 +99,7 @@ def build_index(
     batch: int = ENCODE_BATCH_SIZE,
     recall: float = DEFAULT_RECALL,
     seed: int = 0,
-    progress: IndexProgress = lambda what, done, of: None,
+    progress: IndexProgress = lambda stage, done, of: None,
 ) -> StoredIndex:
     """Build an index of the documents and write it atomically: dense, or BM25 without an encoder.
 
@@ -114,25 +114,25 @@ def build_index(
         raise UserError(f"batch must be at least 1, got {batch}.")
     with new_folder(Path(out)) as folder:
         (folder / INDEX_DOCUMENTS_FILE).write_bytes(documents.to_bytes())
-        about: dict[str, Any] = {"kind": BM25}
+        fields: dict[str, Any] = {"kind": BM25}
         if encoder is None:
-            LexicalIndex.build([document_text(each) for each in documents]).save(folder / BM25)
+            LexicalIndex.build([document_text(d) for d in documents]).save(folder / BM25)
         else:
-            cut = encoder.truncated
+            truncated_before = encoder.truncated
             vectors = _encode(documents, encoder, folder / VECTORS_FILE, batch, progress)
-            tell = lambda done, of: progress("indexing", done, of)  # noqa: E731
-            index = DenseIndex.build(vectors, kind=kind, seed=seed, recall=recall, progress=tell)
+            report = lambda done, of: progress("indexing", done, of)  # noqa: E731
+            index = DenseIndex.build(vectors, kind=kind, seed=seed, recall=recall, progress=report)
             if kind != "flat":  # the vectors file is the flat index
                 index.save(folder / FAISS_FILE)
-            about = {
+            fields = {
                 "kind": kind,
                 "width": index.width,
                 "encoder": encoder.description,
-                "truncated": encoder.truncated - cut,
+                "truncated": encoder.truncated - truncated_before,
                 "recall": index.recall,
             }
-        _describe(folder, documents, about)
-        write_manifest(folder, _names(folder))
+        _write_description(folder, documents, fields)
+        write_manifest(folder, _file_names(folder))
     return open_index(out, encoder=encoder)
 
 
@@ -143,7 +143,7 @@ def _encode(
     vectors = np.lib.format.open_memmap(
         path, mode="w+", dtype=np.float32, shape=(len(documents), encoder.width)
     )
-    texts = [document_text(each) for each in documents]
+    texts = [document_text(document) for document in documents]
     # Batched by similar length to avoid padding; the longest first, so that running out of memory
     # shows at once.
     order = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
@@ -155,19 +155,19 @@ def _encode(
     return vectors
 
 
-def _describe(folder: Path, documents: Documents, about: dict[str, Any]) -> None:
-    described = IndexDescription(
+def _write_description(folder: Path, documents: Documents, fields: dict[str, Any]) -> None:
+    description = IndexDescription(
         format=FORMAT,
         lmlab=__version__,
         documents=len(documents),
         fingerprint=documents.fingerprint(),
-        files={name: (folder / name).stat().st_size for name in _names(folder)},
-        **about,
+        files={name: (folder / name).stat().st_size for name in _file_names(folder)},
+        **fields,
     )
-    write_json(folder / META, asdict(described))
+    write_json(folder / META, asdict(description))
 
 
-def _names(folder: Path) -> list[str]:
+def _file_names(folder: Path) -> list[str]:
     """All files of a folder, by relative path."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return [path.relative_to(folder).as_posix() for path in files]
@@ -196,10 +196,10 @@ class StoredIndex:
     @cached_property
     def documents(self) -> Documents:
         self._verify(INDEX_DOCUMENTS_FILE)
-        found = load_documents(self.path / INDEX_DOCUMENTS_FILE)
-        if len(found) != self.about.documents:
+        documents = load_documents(self.path / INDEX_DOCUMENTS_FILE)
+        if len(documents) != self.about.documents:
             raise damaged_index_error(self.path / INDEX_DOCUMENTS_FILE)
-        return found
+        return documents
 
     @cached_property
     def vectors(self) -> DenseIndex:
@@ -207,36 +207,36 @@ class StoredIndex:
         assert self.about.kind != BM25, "words have no vectors"
         name = VECTORS_FILE if self.about.kind == "flat" else FAISS_FILE
         self._verify(name, trusted=name == FAISS_FILE)
-        found = DenseIndex.load(self.path / name)
-        if (found.size, found.width) != (self.about.documents, self.about.width):
+        index = DenseIndex.load(self.path / name)
+        if (index.size, index.width) != (self.about.documents, self.about.width):
             raise damaged_index_error(self.path / name)
-        return found
+        return index
 
     def all_vectors(self) -> Floats | None:
         """(N, W) vectors of all documents, for any kind of dense index; None for bm25."""
         if self.about.kind == BM25:
             return None
         self._verify(VECTORS_FILE)
-        found = read_vectors(self.path / VECTORS_FILE)
-        if found.shape != (self.about.documents, self.about.width):
+        vectors = read_vectors(self.path / VECTORS_FILE)
+        if vectors.shape != (self.about.documents, self.about.width):
             raise damaged_index_error(self.path / VECTORS_FILE)
-        return found
+        return vectors
 
     @cached_property
     def encoder(self) -> RetrievalEncoder:
         """The query encoder, verified to be the one the documents were encoded with."""
-        found = self._find_encoder(self.path, self.about)
-        check_encoder(self.path, self.about, found)
-        return found
+        encoder = self._find_encoder(self.path, self.about)
+        check_encoder(self.path, self.about, encoder)
+        return encoder
 
     @cached_property
     def words(self) -> LexicalIndex:
         names = [name for name in self.about.files if name.startswith(f"{BM25}/")]
         self._verify(*names, trusted=True)
-        found = LexicalIndex.load(self.path / BM25)
-        if found.size != self.about.documents:
+        index = LexicalIndex.load(self.path / BM25)
+        if index.size != self.about.documents:
             raise damaged_index_error(self.path / BM25)
-        return found
+        return index
 
     def _verify(self, *names: str, trusted: bool = False) -> None:
         """Raise a UserError if a file differs from what was written; checked once, before its use.
@@ -253,10 +253,10 @@ class StoredIndex:
         return [
             [
                 DocumentHit(document=self.documents[number], number=number, score=score)
-                for score, number in zip(some, which, strict=True)
+                for score, number in zip(row_scores, row_numbers, strict=True)
                 if number >= 0
             ]
-            for some, which in zip(scores.tolist(), numbers.tolist(), strict=True)
+            for row_scores, row_numbers in zip(scores.tolist(), numbers.tolist(), strict=True)
         ]
 
     def search_numbers(self, texts: Sequence[str], k: int) -> tuple[Floats, Numbers]:
@@ -271,9 +271,9 @@ class StoredIndex:
             raise UserError("a query is empty; give one with words in it.")
         if self.about.kind == BM25:
             return self.words.search(texts, k)
-        before = self.encoder.truncated
+        truncated_before = self.encoder.truncated
         vectors = self.encoder.encode_queries(texts)
-        self.cut += self.encoder.truncated - before
+        self.cut += self.encoder.truncated - truncated_before
         return self.vectors.search(vectors, k)
 
 
@@ -328,29 +328,29 @@ def read_description(folder: Path) -> IndexDescription:
             f"{folder} is not an index: it has no {META}; build one with lmlab index build."
         )
     try:
-        told = read_json_object(folder / META)
-        if int(told["format"]) > FORMAT:
+        meta = read_json_object(folder / META)
+        if int(meta["format"]) > FORMAT:
             raise UserError(
-                f"{folder} was written by a later lmlab ({told.get('lmlab', '?')}, format "
-                f"{told['format']}), and this one reads up to format {FORMAT}; upgrade lmlab."
+                f"{folder} was written by a later lmlab ({meta.get('lmlab', '?')}, format "
+                f"{meta['format']}), and this one reads up to format {FORMAT}; upgrade lmlab."
             )
-        encoder = told.get("encoder")
-        told["encoder"] = None if encoder is None else parse_dataclass(EncoderDescription, encoder)
-        return _checked(parse_dataclass(IndexDescription, told))
+        encoder = meta.get("encoder")
+        meta["encoder"] = None if encoder is None else parse_dataclass(EncoderDescription, encoder)
+        return _check_description(parse_dataclass(IndexDescription, meta))
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(f"{folder / META} does not describe an index; build it again.") from error
 
 
-def _checked(about: IndexDescription) -> IndexDescription:
+def _check_description(about: IndexDescription) -> IndexDescription:
     """The description if it is consistent; raises a ValueError otherwise."""
-    by_words = about.kind == BM25
-    if not by_words and about.kind not in get_args(IndexKind):
+    is_bm25 = about.kind == BM25
+    if not is_bm25 and about.kind not in get_args(IndexKind):
         raise ValueError(f"there is no kind of index named {about.kind}")
-    if about.documents < 1 or by_words != (about.width is None) or by_words != (not about.encoder):
+    if about.documents < 1 or is_bm25 != (about.width is None) or is_bm25 != (not about.encoder):
         raise ValueError("its documents, width and encoder do not match")
     if any(Path(name).is_absolute() or ".." in Path(name).parts for name in about.files):
         raise ValueError("it names files in another folder")
-    needed = {INDEX_DOCUMENTS_FILE} if by_words else {INDEX_DOCUMENTS_FILE, VECTORS_FILE}
+    needed = {INDEX_DOCUMENTS_FILE} if is_bm25 else {INDEX_DOCUMENTS_FILE, VECTORS_FILE}
     if not needed <= about.files.keys():
         raise ValueError("it does not name all of its files")
     return about

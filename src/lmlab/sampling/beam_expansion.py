@@ -1,4 +1,4 @@
-"""Beam expansion: the most probable continuations of every hypothesis, with constraints."""
+"""Beam expansion: the top-k continuations of every hypothesis, under lexical constraints."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ def top_continuations(log_probs: Tensor, width: int, end: int | None) -> list[Co
     # One row can fill at most the whole beam, plus the end token, which takes no slot.
     values, tokens = top_values(log_probs, min(width + 1, log_probs.shape[1]))
     check_log_probs(values)  # NaN would count as the largest value.
-    ended = [-math.inf] * len(log_probs)
+    end_log_probs = [-math.inf] * len(log_probs)
     if end is not None:
-        ended = log_probs[:, end].tolist()
+        end_log_probs = log_probs[:, end].tolist()
         values = values.masked_fill(tokens == end, -math.inf)
     return [
-        Continuations(*way) for way in zip(ended, tokens.tolist(), values.tolist(), strict=True)
+        Continuations(*row)
+        for row in zip(end_log_probs, tokens.tolist(), values.tolist(), strict=True)
     ]
 
 
@@ -60,47 +61,47 @@ def constrained_continuations(
         log_probs = log_probs.clone()
         for values, row in zip(log_probs, rows, strict=True):
             _forbid(constraints, row, values)
-    found = top_continuations(log_probs, width, end)
+    continuations = top_continuations(log_probs, width, end)
     if not constraints.required:
-        return found
+        return continuations
     return [
-        _with_wanted(way, values, constraints, row.tokens, end)
-        for way, values, row in zip(found, log_probs, rows, strict=True)
+        _add_required(row_continuations, values, constraints, row.tokens, end)
+        for row_continuations, values, row in zip(continuations, log_probs, rows, strict=True)
     ]
 
 
 def _forbid(constraints: LexicalConstraints, row: PartialHypothesis, log_probs: Tensor) -> None:
     """Set forbidden tokens to -inf in a row's log-probabilities (V,), in place."""
     if constraints.must_continue(row.tokens):
-        log_probs.copy_(_only(log_probs, constraints, inside=True))
+        log_probs.copy_(_restrict(log_probs, constraints, inside=True))
     log_probs[list(constraints.forbidden_tokens(row.tokens, last=row.last))] = -math.inf
 
 
-def _only(log_probs: Tensor, constraints: LexicalConstraints, *, inside: bool) -> Tensor:
+def _restrict(log_probs: Tensor, constraints: LexicalConstraints, *, inside: bool) -> Tensor:
     """The log-probabilities (V,) of word-continuation tokens only, or of all others only."""
-    going_on = torch.zeros_like(log_probs, dtype=torch.bool)
-    going_on[list(constraints.boundaries.continuation_tokens)] = True
-    return log_probs.masked_fill(going_on != inside, -math.inf)
+    continuation = torch.zeros_like(log_probs, dtype=torch.bool)
+    continuation[list(constraints.boundaries.continuation_tokens)] = True
+    return log_probs.masked_fill(continuation != inside, -math.inf)
 
 
-def _with_wanted(
-    way: Continuations,
+def _add_required(
+    continuations: Continuations,
     log_probs: Tensor,
     constraints: LexicalConstraints,
-    written: Phrase,
+    prefix: Phrase,
     end: int | None,
 ) -> Continuations:
     """Add required tokens to the continuations; allow the end only if nothing is missing."""
-    wanted = constraints.required_tokens(written)
-    if constraints.needs_boundary(written):
-        others = _only(log_probs, constraints, inside=False)
+    required = constraints.required_tokens(prefix)
+    if constraints.needs_boundary(prefix):
+        others = _restrict(log_probs, constraints, inside=False)
         if end is not None:
             others[end] = -math.inf
-        wanted.add(int(others.argmax()))
-    more = [token for token in sorted(wanted) if token not in way.tokens]
+        required.add(int(others.argmax()))
+    more = [token for token in sorted(required) if token not in continuations.tokens]
     values = [float(log_probs[token]) for token in more]
-    ended = -math.inf if constraints.missing(written) else way.end_log_prob
-    return Continuations(ended, way.tokens + more, way.log_probs + values)
+    ended = -math.inf if constraints.missing(prefix) else continuations.end_log_prob
+    return Continuations(ended, continuations.tokens + more, continuations.log_probs + values)
 
 
 def top_values(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -110,14 +111,14 @@ def top_values(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     scanned only once for those; twice as fast as torch's topk.
     """
     rows, size = values.shape
-    whole = size - size % TOP_K_BLOCK
-    if whole < 2 * count * TOP_K_BLOCK:
+    in_blocks = size - size % TOP_K_BLOCK
+    if in_blocks < 2 * count * TOP_K_BLOCK:
         return values.topk(count, dim=-1)
-    blocks = values[:, :whole].unflatten(1, (-1, TOP_K_BLOCK))
+    blocks = values[:, :in_blocks].unflatten(1, (-1, TOP_K_BLOCK))
     best = blocks.amax(-1).topk(count, dim=-1).indices
-    inside = torch.arange(TOP_K_BLOCK, device=values.device)
-    places = (best[..., None] * TOP_K_BLOCK + inside).flatten(1)
-    rest = torch.arange(whole, size, device=values.device).expand(rows, -1)
-    places = torch.cat([places, rest], 1)
-    found, chosen = values.gather(1, places).topk(count, dim=-1)
-    return found, places.gather(1, chosen)
+    offsets = torch.arange(TOP_K_BLOCK, device=values.device)
+    indices = (best[..., None] * TOP_K_BLOCK + offsets).flatten(1)
+    rest = torch.arange(in_blocks, size, device=values.device).expand(rows, -1)
+    indices = torch.cat([indices, rest], 1)
+    top, chosen = values.gather(1, indices).topk(count, dim=-1)
+    return top, indices.gather(1, chosen)

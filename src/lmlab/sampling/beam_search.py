@@ -70,13 +70,13 @@ class BeamConfig:
     2017), except under required phrases, which may cost that much."""
 
     def __post_init__(self) -> None:
-        for what, value in (
+        for name, value in (
             ("beam width", self.width),
             ("number of sequences", self.best),
             ("maximum length", self.max_length),
         ):
             if value < 1:
-                raise UserError(f"the {what} must be 1 or more, got {value}.")
+                raise UserError(f"the {name} must be 1 or more, got {value}.")
         check_limit("beam", self.width, called="the beam width")
         check_limit("texts", self.best, called="the number of sequences")
         check_limit("length", self.max_length, called="the maximum length")
@@ -96,10 +96,10 @@ class BeamConfig:
 
         Its log-probability can only fall: at best it stays and is divided by the greatest length.
         """
-        longest = self.max_length
+        max_length = self.max_length
         if self.ahead is not None:
-            longest = min(longest, length + 1 + self.ahead)
-        return self.apply_length_penalty(log_prob, longest)
+            max_length = min(max_length, length + 1 + self.ahead)
+        return self.apply_length_penalty(log_prob, max_length)
 
 
 def beam_search(
@@ -129,30 +129,30 @@ def beam_search(
     """
     require(system, Step, "beam search")
     vocabulary: Vocabulary = system.vocabulary
-    keeping = constraints or LexicalConstraints()
-    given, beginning = (check_prefix(each, vocabulary) for each in (prefix, keeping.prefix))
+    constraints = constraints or LexicalConstraints()
+    given_prefix = check_prefix(prefix, vocabulary)
+    forced_prefix = check_prefix(constraints.prefix, vocabulary)
     if condition is not None:
         encoded = EncodedSources.encode(system, condition)
     if encoded is not None:
         sources = len(encoded)
     if sources < 1:
         raise UserError(f"the number of sources must be 1 or more, got {sources}.")
-    beside = [None] * sources if encoded is None else encoded.batch.lengths.tolist()
-    most = [
-        max_new_tokens(system, given + beginning, beam.max_length, condition=own) for own in beside
-    ]
-    asked = most if max_lengths is None else max_lengths
-    lengths = [len(beginning) + min(pair) for pair in zip(most, asked, strict=True)]
+    source_lengths = [None] * sources if encoded is None else encoded.batch.lengths.tolist()
+    both = given_prefix + forced_prefix
+    limits = [max_new_tokens(system, both, beam.max_length, condition=n) for n in source_lengths]
+    requested = limits if max_lengths is None else max_lengths
+    lengths = [len(forced_prefix) + min(pair) for pair in zip(limits, requested, strict=True)]
     beams = [replace(beam, max_length=length) for length in lengths]
     with evaluation_mode(system):
         state = system.start(sources) if encoded is None else encoded.state
-        state = state_after_prefix(system, state, sources, given)
-        state, log_probs = _begun(system, state, sources, beginning)
+        state = state_after_prefix(system, state, sources, given_prefix)
+        state, log_probs = _force_prefix(system, state, sources, forced_prefix)
         searches = [
-            _Search(each, given, keeping, open=[_Open(beginning, log_prob)])
-            for each, log_prob in zip(beams, log_probs, strict=True)
+            _Search(config, given_prefix, constraints, open=[_Open(forced_prefix, log_prob)])
+            for config, log_prob in zip(beams, log_probs, strict=True)
         ]
-        for length in range(len(beginning) + 1, max(lengths) + 1):
+        for length in range(len(forced_prefix) + 1, max(lengths) + 1):
             distributions = system.peek(state).log_probs
             rows, tokens = _extend_all(searches, distributions, length, vocabulary)
             if not rows:
@@ -163,10 +163,10 @@ def beam_search(
     return [search.results() for search in searches]
 
 
-def _begun(system: Any, state: Any, sources: int, beginning: Phrase) -> tuple[Any, list[float]]:
+def _force_prefix(system: Any, state: Any, sources: int, prefix: Phrase) -> tuple[Any, list[float]]:
     """The state of each source after the constraints' prefix, and the prefix's log-probability."""
     totals = torch.zeros(sources, dtype=torch.float64)
-    for token in beginning:
+    for token in prefix:
         values = system.peek(state).log_probs[:, token]
         totals += values.double().cpu()
         state = system.advance(state, torch.full((sources,), token, device=values.device))
@@ -184,20 +184,20 @@ def _extend_all(
     searches: Sequence[_Search], log_probs: Tensor, length: int, vocabulary: Vocabulary
 ) -> tuple[list[int], list[int]]:
     """One step of every search; the rows that continue and the token of each."""
-    ways = _ways_on(log_probs, searches, length, vocabulary.end)
+    continuations = _continuations(log_probs, searches, length, vocabulary.end)
     rows: list[int] = []
     tokens: list[int] = []
     first = 0
     for search in searches:
         count = len(search.open)
-        chosen = search.extend(ways[first : first + count], length)
+        chosen = search.extend(continuations[first : first + count], length)
         rows += [first + row for row, _ in chosen]
         tokens += [token for _, token in chosen]
         first += count
     return rows, tokens
 
 
-def _ways_on(
+def _continuations(
     log_probs: Tensor, searches: Sequence[_Search], length: int, end: int | None
 ) -> list[Continuations]:
     """The continuations of every row (rows, V), all rows at once."""
@@ -205,9 +205,9 @@ def _ways_on(
     if not (constraints.banned or constraints.required):
         return top_continuations(log_probs, width, end)
     rows = [
-        PartialHypothesis((*search.prefix, *each.tokens), last=length == search.beam.max_length)
+        PartialHypothesis((*search.prefix, *tokens), last=length == search.beam.max_length)
         for search in searches
-        for each in search.open
+        for tokens, _ in search.open
     ]
     return constrained_continuations(constraints, rows, log_probs, width, end)
 
@@ -227,13 +227,13 @@ class _Search:
     cut_off: list[_Open] = field(default_factory=list)
     """Hypotheses still open at the maximum length."""
 
-    def extend(self, ways: Sequence[Continuations], length: int) -> list[tuple[int, int]]:
+    def extend(self, continuations: Sequence[Continuations], length: int) -> list[tuple[int, int]]:
         """Try each open hypothesis (row) as finished; the best continuations, as (row, token)."""
         if not self.open:
             return []
-        for hypothesis, way in zip(self.open, ways, strict=True):
-            self._keep(hypothesis.tokens, hypothesis.log_prob + way.end_log_prob, length)
-        chosen = self._chosen(ways)
+        for hypothesis, continuation in zip(self.open, continuations, strict=True):
+            self._keep(hypothesis.tokens, hypothesis.log_prob + continuation.end_log_prob, length)
+        chosen = self._chosen(continuations)
         self.open = [_Open((*self.open[r].tokens, token), value) for r, token, value in chosen]
         self._settle(length)
         if self.settled == self.beam.best:
@@ -242,27 +242,30 @@ class _Search:
             self.open, self.cut_off = [], self.open
         return [(row, token) for row, token, _ in chosen] if self.open else []
 
-    def _chosen(self, ways: Sequence[Continuations]) -> list[tuple[int, int, float]]:
+    def _chosen(self, continuations: Sequence[Continuations]) -> list[tuple[int, int, float]]:
         """The continuations that stay open, as (row, token, log-probability), best first."""
         required = self.constraints.required
-        reached = [each.log_prob for each in self.open]
-        least = -sys.float_info.max
+        totals = [hypothesis.log_prob for hypothesis in self.open]
+        min_log_prob = -sys.float_info.max
         if not required:
-            best = max(map(operator.add, reached, (max(way.log_probs) for way in ways)))
-            least = max(least, best - self.beam.within)
-        possible = [
+            best = max(map(operator.add, totals, (max(row.log_probs) for row in continuations)))
+            min_log_prob = max(min_log_prob, best - self.beam.within)
+        candidates = [
             (row, token, value)
-            for row, (before, way) in enumerate(zip(reached, ways, strict=True))
-            for token, log_prob in zip(way.tokens, way.log_probs, strict=True)
-            if (value := before + log_prob) >= least
+            for row, (total, following) in enumerate(zip(totals, continuations, strict=True))
+            for token, log_prob in zip(following.tokens, following.log_probs, strict=True)
+            if (value := total + log_prob) >= min_log_prob
         ]
         if not required:
-            possible.sort(key=operator.itemgetter(2), reverse=True)
-            return possible[: self.beam.width]
-        written = [(*self.prefix, *each.tokens) for each in self.open]
-        held = self.constraints.satisfied
+            candidates.sort(key=operator.itemgetter(2), reverse=True)
+            return candidates[: self.beam.width]
+        sequences = [(*self.prefix, *hypothesis.tokens) for hypothesis in self.open]
+        satisfied = self.constraints.satisfied
         return allocate_beam(
-            [(row, token, value, held((*written[row], token))) for row, token, value in possible],
+            [
+                (r, token, value, satisfied((*sequences[r], token)))
+                for r, token, value in candidates
+            ],
             self.beam.width,
         )
 
@@ -278,34 +281,34 @@ class _Search:
             return
         if self.settled and score > self.kept[self.settled - 1].score:
             return
-        found = self._hypothesis(tokens, log_prob, length, finished=True)
+        hypothesis = self._hypothesis(tokens, log_prob, length, finished=True)
         # After its ties: the earlier one stays first for any number of sequences.
-        bisect.insort_right(self.kept, found, key=lambda each: -each.score)
+        bisect.insort_right(self.kept, hypothesis, key=lambda other: -other.score)
         del self.kept[self.beam.best :]
 
     def _settle(self, length: int) -> None:
         """Count the retained ones that no open hypothesis of `length` tokens can precede."""
-        best = max((each.log_prob for each in self.open), default=-math.inf)
-        most = self.beam.optimistic_score(best, length)
-        while self.settled < len(self.kept) and most <= self.kept[self.settled].score:
+        best = max((hypothesis.log_prob for hypothesis in self.open), default=-math.inf)
+        bound = self.beam.optimistic_score(best, length)
+        while self.settled < len(self.kept) and bound <= self.kept[self.settled].score:
             self.settled += 1
 
     def results(self) -> list[Hypothesis]:
         cut_off = [
-            self._hypothesis(each.tokens, each.log_prob, self.beam.max_length, finished=False)
-            for each in sorted(self.cut_off, key=lambda each: -each.log_prob)
+            self._hypothesis(tokens, log_prob, self.beam.max_length, finished=False)
+            for tokens, log_prob in sorted(self.cut_off, key=lambda cut: -cut.log_prob)
         ]
         return (self.kept + cut_off)[: self.beam.best]
 
     def _hypothesis(
         self, tokens: tuple[int, ...], log_prob: float, length: int, *, finished: bool
     ) -> Hypothesis:
-        written = self.prefix + tokens
+        sequence = self.prefix + tokens
         return Hypothesis(
-            tokens=written,
+            tokens=sequence,
             log_prob=log_prob,
             finished=finished,
             given=len(self.prefix),
             score=self.beam.apply_length_penalty(log_prob, length),
-            missing=self.constraints.missing(written),
+            missing=self.constraints.missing(sequence),
         )

@@ -1,4 +1,4 @@
-"""Greedy search and sampling with temperature, top-k and top-p, after prefixes and sources.
+"""Greedy search and ancestral sampling (temperature, top-k, top-p), after prefixes and sources.
 
 The loop itself is `lmlab.inference.decoding`. A system without `Step` that samples whole sequences
 (`Sample`) serves ancestral sampling too.
@@ -91,28 +91,28 @@ class TopP:
         outside = (probs.cumsum(-1) - probs) >= self.mass - 1e-6
         outside[..., 0] = False
         kept = sorted_log_probs.masked_fill(outside, float("-inf"))
-        back = torch.full_like(log_probs, float("-inf")).scatter(-1, order, kept)
-        return Categorical(torch.log_softmax(back, -1))
+        filtered = torch.full_like(log_probs, float("-inf")).scatter(-1, order, kept)
+        return Categorical(torch.log_softmax(filtered, -1))
 
 
 def make_filters(
     *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> tuple[DistributionFilter, ...]:
     """The given filters, in the usual order: temperature, then top-k, then top-p."""
-    chosen: list[DistributionFilter] = []
+    filters: list[DistributionFilter] = []
     if temperature != 1.0:
-        chosen.append(Temperature(temperature))
+        filters.append(Temperature(temperature))
     if top_k is not None:
-        chosen.append(TopK(top_k))
+        filters.append(TopK(top_k))
     if top_p is not None:
-        chosen.append(TopP(top_p))
-    return tuple(chosen)
+        filters.append(TopP(top_p))
+    return tuple(filters)
 
 
-def apply_filters(steps: Sequence[DistributionFilter], distribution: Categorical) -> Categorical:
+def apply_filters(filters: Sequence[DistributionFilter], distribution: Categorical) -> Categorical:
     """Apply the filters in order."""
-    for step in steps:
-        distribution = step(distribution)
+    for filter_step in filters:
+        distribution = filter_step(distribution)
     return distribution
 
 
@@ -239,22 +239,25 @@ def decode_rows(
         sources = EncodedSources.encode(system, condition)
     conditions = [None] * rows if sources is None else sources.batch.lengths.tolist()
     limits = zip(_lengths(rows, max_length), conditions, strict=True)
-    lengths = [max_new_tokens(system, given, length, condition=own) for length, own in limits]
+    lengths = [
+        max_new_tokens(system, given, length, condition=condition_tokens)
+        for length, condition_tokens in limits
+    ]
     # Sources belong to their rows, so those are not split into groups.
-    most = rows if sources is not None else max(1, MAX_NUMBERS // vocabulary.size)
+    group_size = rows if sources is not None else max(1, MAX_NUMBERS // vocabulary.size)
     generated: list[GeneratedSequence] = []
     with evaluation_mode(system):
-        for first in range(0, rows, most):
-            some = torch.arange(first, min(first + most, rows))
-            state = system.start(len(some)) if sources is None else sources.state
-            state = state_after_prefix(system, state, len(some), given)
-            theirs = lengths[first : first + most]
-            generated += decode(system, state, choose, theirs, prefix=given, rows=some)
+        for first in range(0, rows, group_size):
+            group = torch.arange(first, min(first + group_size, rows))
+            state = system.start(len(group)) if sources is None else sources.state
+            state = state_after_prefix(system, state, len(group), given)
+            group_lengths = lengths[first : first + group_size]
+            generated += decode(system, state, choose, group_lengths, prefix=given, rows=group)
     return generated
 
 
 def max_new_tokens(
-    system: Any, prefix: Sequence[int], asked: int, *, condition: int | None = None
+    system: Any, prefix: Sequence[int], max_length: int, *, condition: int | None = None
 ) -> int:
     """The number of tokens that can be generated after a prefix: `asked`, limited by the window.
 
@@ -264,13 +267,13 @@ def max_new_tokens(
     if condition is not None and hasattr(system, "max_generation_length"):
         window = system.max_generation_length(condition)
     if window is None:
-        return asked
+        return max_length
     if len(prefix) >= window:
         raise UserError(
             f"this system takes at most {window} tokens at once, and the prefix has {len(prefix)}; "
             "give a shorter one."
         )
-    return min(asked, window - len(prefix))
+    return min(max_length, window - len(prefix))
 
 
 def state_after_prefix(system: Any, state: Any, rows: int, prefix: Sequence[int]) -> Any:
@@ -314,21 +317,23 @@ def _sample_whole(
     system: Any,
     rows: int,
     max_length: int,
-    shaped: bool,
+    filtered: bool,
     generator: torch.Generator | None,
     condition: Batch | None,
 ) -> list[GeneratedSequence]:
     """Sequences from a system that samples them whole, each with its log-probability."""
-    if shaped:
+    if filtered:
         raise UserError(
             "a prefix, temperature, top-k and top-p do not apply to this system, which "
             "samples whole sequences; remove them."
         )
     end = system.vocabulary.end
     with evaluation_mode(system):
-        drawn = system.sample(rows, max_length=max_length, condition=condition, generator=generator)
-        finished = [bool(ids) and ids[-1] == end for ids in drawn]
-        complete = [ids for ids, done in zip(drawn, finished, strict=True) if done]
+        sampled = system.sample(
+            rows, max_length=max_length, condition=condition, generator=generator
+        )
+        finished = [bool(ids) and ids[-1] == end for ids in sampled]
+        complete = [ids for ids, done in zip(sampled, finished, strict=True) if done]
         log_probs = iter(_log_probs_of(system, complete, condition))
     return [
         GeneratedSequence(
@@ -336,7 +341,7 @@ def _sample_whole(
             log_prob=next(log_probs) if done else None,
             finished=done,
         )
-        for ids, done in zip(drawn, finished, strict=True)
+        for ids, done in zip(sampled, finished, strict=True)
     ]
 
 
@@ -348,10 +353,10 @@ def _log_probs_of(
         return [None] * len(sequences)
     vocabulary: Vocabulary = system.vocabulary  # type: ignore[attr-defined]
     first = vocabulary.end if vocabulary.start is None else vocabulary.start
-    assert first is not None, "a vocabulary needs a start or an end symbol"
-    found: list[float | None] = [None] * len(sequences)
+    assert first is not None, "a vocabulary needs a start or an end token"
+    log_probs: list[float | None] = [None] * len(sequences)
     for group in group_by_length([len(ids) + 1 for ids in sequences], TOKENS_PER_BATCH):
         batch = pad_rows([[first, *sequences[index]] for index in group], system)
         for index, total in zip(group, system.log_prob(batch).totals.tolist(), strict=True):
-            found[index] = total
-    return found
+            log_probs[index] = total
+    return log_probs

@@ -1,4 +1,4 @@
-"""Decoding strategies for sources: greedy search, beam search, sampling."""
+"""Decoding strategies given encoded sources: greedy search, beam search, sampling."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Greedy:
         self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
         generated = greedy_search(system, len(sources), max_length=max_lengths, sources=sources)
-        return [[_hypothesis(each)] for each in generated]
+        return [[_hypothesis(sequence)] for sequence in generated]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Sampling:
     ) -> list[list[Hypothesis]]:
         count, device = len(sources), sources.batch.tokens.device
         repeated = torch.arange(count, device=device).repeat_interleave(self.rows)
-        which = torch.arange(self.rows).repeat(count)
+        sample_numbers = torch.arange(self.rows).repeat(count)
         forked = sources.select(repeated)
         samples = sample_sequences(
             system,
@@ -100,19 +100,19 @@ class Sampling:
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
-            generator=per_example_generator(seed, forked.batch.rows.cpu(), which),
+            generator=per_example_generator(seed, forked.batch.rows.cpu(), sample_numbers),
             sources=forked,
         )
-        each = iter(map(_hypothesis, samples))
-        return [[next(each) for _ in range(self.rows)] for _ in range(count)]
+        hypotheses = iter(map(_hypothesis, samples))
+        return [[next(hypotheses) for _ in range(self.rows)] for _ in range(count)]
 
 
-def _hypothesis(each: GeneratedSequence) -> Hypothesis:
-    assert each.log_prob is not None
+def _hypothesis(sequence: GeneratedSequence) -> Hypothesis:
+    assert sequence.log_prob is not None
     return Hypothesis(
-        tokens=each.tokens,
-        log_prob=each.log_prob,
-        finished=each.finished,
-        given=each.given,
-        score=each.log_prob,
+        tokens=sequence.tokens,
+        log_prob=sequence.log_prob,
+        finished=sequence.finished,
+        given=sequence.given,
+        score=sequence.log_prob,
     )

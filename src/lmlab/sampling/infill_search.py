@@ -1,4 +1,4 @@
-"""Infilling search: the most probable texts for blanks of unknown length.
+"""Infilling search: beam search by position for the best fillings of blanks of unknown length.
 
 Plain beam search compares texts of equal length, but with blanks these are at different positions:
 one that stays in a blank continues with likely tokens and displaces one that has left it and pays
@@ -62,8 +62,8 @@ class BestTexts:
     def add(self, front: Frontier) -> None:
         known = {text.tokens for text, _, _ in self.kept}
         new = [(text, front, row) for row, text in enumerate(front.texts)]
-        self.kept += [each for each in new if each[0].tokens not in known]
-        self.kept.sort(key=lambda each: -each[0].log_prob)
+        self.kept += [entry for entry in new if entry[0].tokens not in known]
+        self.kept.sort(key=lambda entry: -entry[0].log_prob)
         del self.kept[self.count :]
 
     def fronts(self) -> list[Frontier]:
@@ -72,7 +72,7 @@ class BestTexts:
         fronts = {id(front): front for _, front, _ in self.kept}
         for _, front, row in self.kept:
             rows.setdefault(id(front), []).append(row)
-        return [fronts[each].select(torch.tensor(rows[each])) for each in fronts]
+        return [fronts[key].select(torch.tensor(rows[key])) for key in fronts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,19 +97,21 @@ class InfillSearch:
     def __call__(self) -> list[GeneratedSequence]:
         """The best texts, best first; log-probabilities include the end."""
         end = self.decoder.vocabulary.end
-        assert end is not None, "what writes blanks ends"
+        assert end is not None, "an infill decoder needs an end token"
         first, *others = self.fixed_segments()
         others[-1] = (*others[-1], end)
         fronts, forced = [Frontier([PartialText((), 0.0)], self.decoder.start(1))], len(first)
         fronts = [self._follow(fronts[0], first, BestTexts(count=1))]
-        for number, stretch in enumerate(others, 1):
-            found = BestTexts(count=self.best if number == len(others) else self.width)
+        for number, segment in enumerate(others, 1):
+            best_texts = BestTexts(count=self.best if number == len(others) else self.width)
             for front in fronts:
                 if front.texts:
                     used = len(front.texts[0].tokens) - forced
-                    self._fill(front, stretch, self.max_tokens - used, found)
-            fronts, forced = found.fronts(), forced + len(stretch)
-        texts = sorted((text for each in fronts for text in each.texts), key=lambda t: -t.log_prob)
+                    self._fill(front, segment, self.max_tokens - used, best_texts)
+            fronts, forced = best_texts.fronts(), forced + len(segment)
+        texts = sorted(
+            (text for front in fronts for text in front.texts), key=lambda t: -t.log_prob
+        )
         return [
             GeneratedSequence(tokens=text.tokens[:-1], log_prob=text.log_prob, finished=True)
             for text in texts
@@ -117,52 +119,54 @@ class InfillSearch:
 
     def fixed_segments(self) -> list[tuple[int, ...]]:
         """The fixed tokens before the first answer, between answers, and after the last."""
-        found: list[tuple[int, ...]] = [()]
+        segments: list[tuple[int, ...]] = [()]
         for token in self.decoder.linearise_fillings(0, [(FREE_TOKEN,)] * self.blanks):
             if token == FREE_TOKEN:
-                found.append(())
+                segments.append(())
             else:
-                found[-1] += (token,)
-        return found
+                segments[-1] += (token,)
+        return segments
 
-    def _fill(self, front: Frontier, stretch: Sequence[int], room: int, found: BestTexts) -> None:
-        """Put 0, 1, … `room` tokens into a blank, each followed by the segment after it."""
-        for tokens in range(room + 1):
-            front = self._hopeful(front, found)
+    def _fill(
+        self, front: Frontier, segment: Sequence[int], max_tokens: int, best_texts: BestTexts
+    ) -> None:
+        """Put 0, 1, … `max_tokens` tokens into a blank, each followed by the segment after it."""
+        for tokens in range(max_tokens + 1):
+            front = self._prune(front, best_texts)
             if not front.texts:
                 return
-            found.add(self._follow(front, stretch, found))
-            if tokens < room:
-                front = self._longer(front)
+            best_texts.add(self._follow(front, segment, best_texts))
+            if tokens < max_tokens:
+                front = self._extend(front)
 
-    def _hopeful(self, front: Frontier, found: BestTexts) -> Frontier:
+    def _prune(self, front: Frontier, best_texts: BestTexts) -> Frontier:
         """The texts that may still rank among the best at the end of the blank."""
-        rows = [row for row, log_prob in enumerate(front.log_probs) if found.wants(log_prob)]
+        rows = [row for row, log_prob in enumerate(front.log_probs) if best_texts.wants(log_prob)]
         return front if len(rows) == len(front.texts) else front.select(self._tensor(rows))
 
-    def _longer(self, front: Frontier) -> Frontier:
+    def _extend(self, front: Frontier) -> Frontier:
         """The `width` most probable texts with one more token in the blank."""
         log_probs = next_distribution(self.decoder, front.state).log_probs
-        inside = log_probs.masked_fill(~self.decoder.answer_tokens, -math.inf).double()
-        totals = inside + inside.new_tensor(front.log_probs)[:, None]
+        answer_log_probs = log_probs.masked_fill(~self.decoder.answer_tokens, -math.inf).double()
+        totals = answer_log_probs + answer_log_probs.new_tensor(front.log_probs)[:, None]
         best = totals.flatten().topk(min(self.width, totals.numel()))
-        size, kept = totals.shape[1], best.values > -math.inf
-        ways = best.indices[kept]
-        return self._advanced(front, ways // size, ways % size, best.values[kept])
+        size, possible = totals.shape[1], best.values > -math.inf
+        chosen = best.indices[possible]
+        return self._advance(front, chosen // size, chosen % size, best.values[possible])
 
-    def _follow(self, front: Frontier, stretch: Sequence[int], found: BestTexts) -> Frontier:
-        """The texts followed by the fixed segment, without those that `found` can't rank."""
-        for token in stretch:
+    def _follow(self, front: Frontier, segment: Sequence[int], best_texts: BestTexts) -> Frontier:
+        """The texts followed by the fixed segment, without those that `best_texts` can't rank."""
+        for token in segment:
             values = next_distribution(self.decoder, front.state).log_probs[:, token].double()
             values = values + values.new_tensor(front.log_probs)
-            rows = [row for row, value in enumerate(values.tolist()) if found.wants(value)]
+            rows = [row for row, value in enumerate(values.tolist()) if best_texts.wants(value)]
             if not rows:
                 return Frontier([], front.state)
-            kept = self._tensor(rows)
-            front = self._advanced(front, kept, torch.full_like(kept, token), values[kept])
+            index = self._tensor(rows)
+            front = self._advance(front, index, torch.full_like(index, token), values[index])
         return front
 
-    def _advanced(
+    def _advance(
         self, front: Frontier, rows: Tensor, tokens: Tensor, log_probs: Tensor
     ) -> Frontier:
         """The texts at `rows`, each with one more token and its new log-probability."""
@@ -179,3 +183,23 @@ class InfillSearch:
 
     def _tensor(self, rows: Sequence[int]) -> Tensor:
         return torch.tensor(rows, dtype=torch.long, device=self.decoder.answer_tokens.device)
+
+
+def generated_log_probs(decoder: InfillDecoder, rows: Sequence[Sequence[int]]) -> list[float]:
+    """The decoder's log-probability of each row, end included, in nats."""
+    end = decoder.vocabulary.end
+    assert end is not None, "an infill decoder needs an end token"
+    rows = [[*row, end] for row in rows]
+    state, totals = decoder.start(len(rows)), [0.0] * len(rows)
+    active_rows = list(range(len(rows)))
+    for step in range(max(map(len, rows))):
+        log_probs = next_distribution(decoder, state).log_probs
+        for index, row in enumerate(active_rows):
+            totals[row] += float(log_probs[index, rows[row][step]])
+        continuing = [index for index, row in enumerate(active_rows) if step + 1 < len(rows[row])]
+        tokens = torch.tensor([rows[active_rows[index]][step] for index in continuing])
+        active_rows = [active_rows[index] for index in continuing]
+        if active_rows:
+            selected = torch.tensor(continuing, device=log_probs.device)
+            state = decoder.advance(state.select(selected), tokens.to(log_probs.device))
+    return totals

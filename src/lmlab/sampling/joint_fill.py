@@ -46,42 +46,42 @@ class JointFillResult:
     note: str | None = None
 
 
-def without_special_tokens(log_probs: Tensor, symbols: frozenset[int]) -> Tensor:
+def without_special_tokens(log_probs: Tensor, special_tokens: frozenset[int]) -> Tensor:
     """(…, V) with -inf for special tokens; the others are not renormalised."""
-    ids = [id for id in symbols if id < log_probs.shape[-1]]
+    ids = [id for id in special_tokens if id < log_probs.shape[-1]]
     return log_probs.index_fill(-1, torch.tensor(ids, dtype=torch.long), -math.inf)
 
 
 def top_without_special_tokens(
-    ranked: Callable[..., JointFillResult], symbols: frozenset[int], count: int
+    ranked: Callable[..., JointFillResult], special_tokens: frozenset[int], count: int
 ) -> JointFillResult:
     """The best `count` fillings without special tokens: request more until there are enough."""
-    asked = count
+    requested = count
     while True:
-        found = ranked(count=asked)
-        kept = [each for each in found.answers if symbols.isdisjoint(each[0])]
-        if len(kept) >= count or len(found.answers) < asked:
-            return replace(found, answers=kept[:count])
-        asked *= 2
+        result = ranked(count=requested)
+        kept = [answer for answer in result.answers if special_tokens.isdisjoint(answer[0])]
+        if len(kept) >= count or len(result.answers) < requested:
+            return replace(result, answers=kept[:count])
+        requested *= 2
 
 
 def samples_without_special_tokens(
-    drawn: Callable[..., JointFillResult], symbols: frozenset[int], count: int
+    sample: Callable[..., JointFillResult], special_tokens: frozenset[int], count: int
 ) -> JointFillResult:
     """Rejection sampling of `count` fillings without special tokens: p(a) / Σ_b p(b) over those."""
     kept: list[FillTokens] = []
     for _ in range(MAX_ROUNDS):
-        found = drawn(count=count)
-        kept += [each for each in found.answers if symbols.isdisjoint(each[0])]
+        result = sample(count=count)
+        kept += [answer for answer in result.answers if special_tokens.isdisjoint(answer[0])]
         if len(kept) >= count:
             break
-    return replace(found, answers=kept[:count])
+    return replace(result, answers=kept[:count])
 
 
 def fill_by_joint_distribution(
     system: Any,
     row: Sequence[int],
-    places: Sequence[int],
+    positions: Sequence[int],
     *,
     count: int,
     generator: torch.Generator | None = None,
@@ -89,15 +89,15 @@ def fill_by_joint_distribution(
     """Fill by the system's own joint distribution: its most probable fillings, or samples."""
     batch = pad_rows([row] * (1 if generator is None else count), system)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
-    masked[:, list(places)] = True
+    masked[:, list(positions)] = True
     with evaluation_mode(system):
         joint = system.joint_fill(batch, masked)
         if generator is None and isinstance(joint, RankableJointDistribution):
             ranked = joint.ranked(0, count)
-            answers = [(each.tokens, each.log_prob) for each in ranked]
-            pseudo = any(each.kind == "pseudo" for each in ranked)
+            answers = [(token_rows.tokens, token_rows.log_prob) for token_rows in ranked]
+            pseudo = any(token_rows.kind == "pseudo" for token_rows in ranked)
             return JointFillResult(
-                answers, "pseudo" if pseudo else "exact", JOINT_ORDER, _doubts(ranked)
+                answers, "pseudo" if pseudo else "exact", JOINT_ORDER, _ranking_caveats(ranked)
             )
         tokens = joint.best() if generator is None else joint.sample(generator=generator)
         log_probs = joint.log_prob(tokens).tolist()
@@ -106,15 +106,15 @@ def fill_by_joint_distribution(
             "this model gives probabilities that are NaN: its training diverged; train it "
             "again with a lower learning rate."
         )
-    each = tokens.view(len(batch), len(places)).tolist()
-    answers = [(tuple(ids), value) for ids, value in zip(each, log_probs, strict=True)]
+    token_rows = tokens.view(len(batch), len(positions)).tolist()
+    answers = [(tuple(ids), value) for ids, value in zip(token_rows, log_probs, strict=True)]
     return JointFillResult(answers, "exact", JOINT_ORDER)
 
 
-def _doubts(ranked: Sequence[RankedFilling]) -> str | None:
+def _ranking_caveats(ranked: Sequence[RankedFilling]) -> str | None:
     """Caveats of a ranking that is not exact."""
-    notes = [] if all(each.proven for each in ranked) else [SEARCH_NOT_PROVEN]
-    if any(each.kind == "pseudo" for each in ranked):
+    notes = [] if all(filling.proven for filling in ranked) else [SEARCH_NOT_PROVEN]
+    if any(filling.kind == "pseudo" for filling in ranked):
         notes.append(PSEUDO_LIKELIHOOD_NOTE)
     return " ".join(notes) or None
 
@@ -126,12 +126,12 @@ def chain_rule_kind(system: Any, gaps: int) -> ScoreKind:
 
 
 def fill_by_chain_rule(
-    ask: MaskedQuery,
+    query: MaskedQuery,
     row: Sequence[int],
-    places: Sequence[int],
+    positions: Sequence[int],
     *,
     kind: ScoreKind,
-    symbols: frozenset[int],
+    special_tokens: frozenset[int],
     beam: int,
     count: int,
 ) -> JointFillResult:
@@ -139,51 +139,55 @@ def fill_by_chain_rule(
 
     From left to right; no a_i is a special token.
     """
-    found: list[FillTokens] = [((), 0.0)]
-    for number in range(len(places)):
-        rows = [_with(row, places, answers) for answers, _ in found]
-        log_probs = without_special_tokens(ask(rows, places[number:])[:, 0], symbols)
-        found = _extended(found, log_probs, max(beam, count))
-    return JointFillResult(found[:count], kind, CHAIN_RULE_ORDER)
+    fillings: list[FillTokens] = [((), 0.0)]
+    for number in range(len(positions)):
+        rows = [_fill_positions(row, positions, answers) for answers, _ in fillings]
+        log_probs = without_special_tokens(query(rows, positions[number:])[:, 0], special_tokens)
+        fillings = _extend(fillings, log_probs, max(beam, count))
+    return JointFillResult(fillings[:count], kind, CHAIN_RULE_ORDER)
 
 
 def sample_by_chain_rule(
-    ask: MaskedQuery,
+    query: MaskedQuery,
     row: Sequence[int],
-    places: Sequence[int],
+    positions: Sequence[int],
     *,
     kind: ScoreKind,
     count: int,
     generator: torch.Generator,
 ) -> JointFillResult:
     """`count` ancestral samples by the same conditionals, mask by mask."""
-    found: list[FillTokens] = [((), 0.0)] * count
-    for number in range(len(places)):
-        rows = [_with(row, places, answers) for answers, _ in found]
-        log_probs = ask(rows, places[number:])[:, 0]
-        drawn = torch.multinomial(log_probs.exp(), 1, generator=generator)[:, 0].tolist()
-        found = [
+    fillings: list[FillTokens] = [((), 0.0)] * count
+    for number in range(len(positions)):
+        rows = [_fill_positions(row, positions, answers) for answers, _ in fillings]
+        log_probs = query(rows, positions[number:])[:, 0]
+        sampled = torch.multinomial(log_probs.exp(), 1, generator=generator)[:, 0].tolist()
+        fillings = [
             ((*answers, token), total + float(log_probs[index, token]))
-            for index, ((answers, total), token) in enumerate(zip(found, drawn, strict=True))
+            for index, ((answers, total), token) in enumerate(zip(fillings, sampled, strict=True))
         ]
-    return JointFillResult(found, kind, CHAIN_RULE_ORDER)
+    return JointFillResult(fillings, kind, CHAIN_RULE_ORDER)
 
 
-def _with(row: Sequence[int], places: Sequence[int], answers: Sequence[int]) -> list[int]:
+def _fill_positions(
+    row: Sequence[int], positions: Sequence[int], answers: Sequence[int]
+) -> list[int]:
     """The row with answers at the first positions."""
     filled = list(row)
-    for place, answer in zip(places, answers, strict=False):
-        filled[place] = answer
+    for position, answer in zip(positions, answers, strict=False):
+        filled[position] = answer
     return filled
 
 
-def _extended(found: Sequence[FillTokens], log_probs: Tensor, most: int) -> list[FillTokens]:
+def _extend(fillings: Sequence[FillTokens], log_probs: Tensor, count: int) -> list[FillTokens]:
     """The best extensions of partial fillings, given (fillings, V) for the next mask."""
-    totals = torch.tensor([total for _, total in found], dtype=torch.float64)[:, None] + log_probs
-    values, places = totals.flatten().topk(min(most, totals.numel()))
+    totals = (
+        torch.tensor([total for _, total in fillings], dtype=torch.float64)[:, None] + log_probs
+    )
+    values, indices = totals.flatten().topk(min(count, totals.numel()))
     size = totals.shape[1]
     return [
-        ((*found[place // size][0], place % size), value)
-        for place, value in zip(places.tolist(), values.tolist(), strict=True)
+        ((*fillings[index // size][0], index % size), value)
+        for index, value in zip(indices.tolist(), values.tolist(), strict=True)
         if value > -math.inf
     ]

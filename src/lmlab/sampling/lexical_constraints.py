@@ -1,4 +1,4 @@
-"""Lexical constraints of beam search: banned words, required words, a forced prefix."""
+"""Lexical constraints of beam search: banned, required words, forced prefix; beam allocation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WordBoundaries:
         """Whether a word ends with `before` if `after` follows it."""
         return after not in self.continuation_tokens or before in self.word_end_tokens
 
-    def continues_word(self, token: int) -> bool:
+    def always_ends_word(self, token: int) -> bool:
         """Whether a word ends with this token whatever follows."""
         return not self.continuation_tokens or token in self.word_end_tokens
 
@@ -58,7 +58,10 @@ class LexicalConstraints:
     boundaries: WordBoundaries = field(default_factory=WordBoundaries)
 
     def __post_init__(self) -> None:
-        phrases = (*self.banned, *(phrase for each in self.required for phrase in each or ((),)))
+        phrases = (
+            *self.banned,
+            *(phrase for alternatives in self.required for phrase in alternatives or ((),)),
+        )
         if not all(phrases):
             raise UserError("a banned or required word needs at least one token.")
         if any(all(map(self.violates, spellings)) for spellings in self.required):
@@ -66,113 +69,119 @@ class LexicalConstraints:
         if self.violates(self.prefix):
             raise UserError("the prefix contains a banned phrase; remove one of them.")
 
-    def forbidden_tokens(self, written: Phrase, *, last: bool = False) -> set[int]:
+    def forbidden_tokens(self, prefix: Phrase, *, last: bool = False) -> set[int]:
         """Tokens that would complete a banned phrase: whatever follows, or nothing if `last`."""
         return {
             phrase[-1]
             for phrase in self.banned
-            if (last or self.boundaries.continues_word(phrase[-1]))
-            and self._goes_on(written, phrase)
+            if (last or self.boundaries.always_ends_word(phrase[-1]))
+            and self._would_complete(prefix, phrase)
         }
 
-    def must_continue(self, written: Phrase) -> bool:
+    def must_continue(self, prefix: Phrase) -> bool:
         """Whether the text ends in a banned phrase, so that its last word must continue."""
-        return any(self._at_end(written, phrase) for phrase in self.banned)
+        return any(self._ends_with(prefix, phrase) for phrase in self.banned)
 
-    def required_tokens(self, written: Phrase) -> set[int]:
+    def required_tokens(self, prefix: Phrase) -> set[int]:
         """Tokens that start or continue a required phrase that is still missing."""
-        lacking = (each for each in self.required if not self._holds_any(written, each))
-        found = set()
-        for phrase in (phrase for spellings in lacking for phrase in spellings):
-            if begun := self._begun(written, phrase):
-                found.add(phrase[begun])
-            if self._begins_word(written, phrase[0]):
-                found.add(phrase[0])
-        return found
+        missing = (
+            alternatives
+            for alternatives in self.required
+            if not self._contains_any(prefix, alternatives)
+        )
+        tokens = set()
+        for phrase in (phrase for spellings in missing for phrase in spellings):
+            if matched := self._matched_prefix(prefix, phrase):
+                tokens.add(phrase[matched])
+            if self._begins_word(prefix, phrase[0]):
+                tokens.add(phrase[0])
+        return tokens
 
-    def needs_boundary(self, written: Phrase) -> bool:
+    def needs_boundary(self, prefix: Phrase) -> bool:
         """Whether a required phrase occurs only at the end, its last word still open."""
         return any(
-            any(self._at_end(written, phrase) for phrase in spellings)
-            and not any(self._holds(written, phrase, ended=False) for phrase in spellings)
+            any(self._ends_with(prefix, phrase) for phrase in spellings)
+            and not any(self._contains(prefix, phrase, ended=False) for phrase in spellings)
             for spellings in self.required
         )
 
-    def satisfied(self, written: Phrase) -> int:
+    def satisfied(self, prefix: Phrase) -> int:
         """Number of required tokens generated: of whole phrases, and of one begun at the end."""
         return sum(
             max(
-                len(phrase) if self._holds(written, phrase) else self._begun(written, phrase)
+                len(phrase)
+                if self._contains(prefix, phrase)
+                else self._matched_prefix(prefix, phrase)
                 for phrase in spellings
             )
             for spellings in self.required
         )
 
-    def missing(self, written: Phrase) -> tuple[Phrase, ...]:
+    def missing(self, prefix: Phrase) -> tuple[Phrase, ...]:
         """The first spelling of each missing required phrase, if the text ends here."""
         return tuple(
-            spellings[0] for spellings in self.required if not self._holds_any(written, spellings)
+            spellings[0] for spellings in self.required if not self._contains_any(prefix, spellings)
         )
 
-    def violates(self, written: Phrase) -> bool:
+    def violates(self, tokens: Phrase) -> bool:
         """Whether the text contains a banned phrase, if it ends here."""
-        return any(self._holds(written, phrase) for phrase in self.banned)
+        return any(self._contains(tokens, phrase) for phrase in self.banned)
 
-    def _holds_any(self, written: Phrase, spellings: Spellings) -> bool:
-        return any(self._holds(written, phrase) for phrase in spellings)
+    def _contains_any(self, tokens: Phrase, spellings: Spellings) -> bool:
+        return any(self._contains(tokens, phrase) for phrase in spellings)
 
-    def _holds(self, written: Phrase, phrase: Phrase, *, ended: bool = True) -> bool:
+    def _contains(self, tokens: Phrase, phrase: Phrase, *, ended: bool = True) -> bool:
         """Whether a phrase occurs as whole words; `ended`: the text's end is a boundary too."""
-        for place in _places(written, phrase):
-            after = place + len(phrase)
-            closed = ended if after == len(written) else self._border(written, after)
-            if self._border(written, place) and (
-                closed or self.boundaries.continues_word(phrase[-1])
+        for start in _occurrences(tokens, phrase):
+            end = start + len(phrase)
+            closed = ended if end == len(tokens) else self._is_boundary(tokens, end)
+            if self._is_boundary(tokens, start) and (
+                closed or self.boundaries.always_ends_word(phrase[-1])
             ):
                 return True
         return False
 
-    def _at_end(self, written: Phrase, phrase: Phrase) -> bool:
+    def _ends_with(self, prefix: Phrase, phrase: Phrase) -> bool:
         """Whether the text ends in a phrase as whole words, the last of which may continue."""
-        place = len(written) - len(phrase)
+        start = len(prefix) - len(phrase)
         return (
-            written[-len(phrase) :] == phrase
-            and self._border(written, place)
-            and not self.boundaries.continues_word(phrase[-1])
+            prefix[-len(phrase) :] == phrase
+            and self._is_boundary(prefix, start)
+            and not self.boundaries.always_ends_word(phrase[-1])
         )
 
-    def _begun(self, written: Phrase, phrase: Phrase) -> int:
+    def _matched_prefix(self, prefix: Phrase, phrase: Phrase) -> int:
         """How many tokens of a phrase, fewer than all, the text ends in."""
-        for size in range(min(len(phrase) - 1, len(written)), 0, -1):
-            if written[-size:] == phrase[:size] and self._border(written, len(written) - size):
+        for size in range(min(len(phrase) - 1, len(prefix)), 0, -1):
+            if prefix[-size:] == phrase[:size] and self._is_boundary(prefix, len(prefix) - size):
                 return size
         return 0
 
-    def _goes_on(self, written: Phrase, phrase: Phrase) -> bool:
+    def _would_complete(self, prefix: Phrase, phrase: Phrase) -> bool:
         """Whether one more token would complete a phrase."""
         if len(phrase) == 1:
-            return self._begins_word(written, phrase[0])
-        place = len(written) + 1 - len(phrase)
-        return written[1 - len(phrase) :] == phrase[:-1] and self._border(written, place)
+            return self._begins_word(prefix, phrase[0])
+        start = len(prefix) + 1 - len(phrase)
+        return prefix[1 - len(phrase) :] == phrase[:-1] and self._is_boundary(prefix, start)
 
-    def _begins_word(self, written: Phrase, token: int) -> bool:
-        return not written or self.boundaries.is_boundary(written[-1], token)
+    def _begins_word(self, prefix: Phrase, token: int) -> bool:
+        return not prefix or self.boundaries.is_boundary(prefix[-1], token)
 
-    def _border(self, written: Phrase, place: int) -> bool:
+    def _is_boundary(self, tokens: Phrase, position: int) -> bool:
         """Whether a word begins at a position."""
-        return place == 0 or self.boundaries.is_boundary(written[place - 1], written[place])
+        return position == 0 or self.boundaries.is_boundary(tokens[position - 1], tokens[position])
 
 
-def _places(written: Phrase, phrase: Phrase) -> Iterator[int]:
+def _occurrences(tokens: Phrase, phrase: Phrase) -> Iterator[int]:
     """The positions where a phrase's tokens occur."""
     size = len(phrase)
-    for place in range(len(written) - size + 1):
-        if written[place : place + size] == phrase:
-            yield place
+    for start in range(len(tokens) - size + 1):
+        if tokens[start : start + size] == phrase:
+            yield start
 
 
 def allocate_beam(
-    possible: list[tuple[int, int, float, int]], width: int
+    candidates: list[tuple[int, int, float, int]], width: int
 ) -> list[tuple[int, int, float]]:
     """Dynamic beam allocation: `width` of (row, token, log-probability, required tokens held).
 
@@ -180,14 +189,14 @@ def allocate_beam(
     fullest first (Post and Vilar 2018).
     """
     banks: dict[int, list[tuple[int, int, float]]] = {}
-    for row, token, log_prob, held in sorted(possible, key=lambda way: -way[2]):
+    for row, token, log_prob, satisfied in sorted(candidates, key=lambda candidate: -candidate[2]):
         if log_prob > -math.inf:
-            banks.setdefault(held, []).append((row, token, log_prob))
-    waiting = [banks[held] for held in sorted(banks, reverse=True)]
+            banks.setdefault(satisfied, []).append((row, token, log_prob))
+    ordered_banks = [banks[satisfied] for satisfied in sorted(banks, reverse=True)]
     chosen: list[tuple[int, int, float]] = []
     turn = 0
-    while len(chosen) < width and any(turn < len(bank) for bank in waiting):
-        chosen += [bank[turn] for bank in waiting if turn < len(bank)]
+    while len(chosen) < width and any(turn < len(bank) for bank in ordered_banks):
+        chosen += [bank[turn] for bank in ordered_banks if turn < len(bank)]
         turn += 1
     return chosen[:width]
 
@@ -199,7 +208,7 @@ REPLACEMENT_CHARACTER = "\ufffd"
 
 
 def word_boundaries(tokenizer: Any) -> WordBoundaries:
-    """The word boundaries of a tokeniser.
+    """The word boundaries of a tokenizer.
 
     As in whole-word masking (## continues, Ġ and ▁ begin a word), except that punctuation is no
     part of a word: `dog.` is a word and a mark, however tokenised.
@@ -225,29 +234,29 @@ def _in_words(character: str) -> bool:
     return unicodedata.category(character)[0] in "LMN" and not CJK_CHARACTER.match(character)
 
 
-def token_spellings(text: str, tokenizer: Any, what: str) -> Spellings:
+def token_spellings(text: str, tokenizer: Any, description: str) -> Spellings:
     """The tokenisations of words at the start of a text, after a word, after punctuation.
 
     A UserError if they contain unknown tokens; `what` names them in its message.
     """
-    encode_known_words(text, tokenizer, what)
-    found = []
-    for before in CONTEXTS:
-        ids = tokenizer.encode(before + text)
-        # Most tokenisers attach a space to the word after it; character-level ones do not.
-        for given in map(tokenizer.encode, (before, before.strip())):
-            if ids[: len(given)] == given and tokenizer.vocabulary.unknown not in ids:
-                found.append(tuple(ids[len(given) :]))
+    encode_known_words(text, tokenizer, description)
+    spellings = []
+    for context in CONTEXTS:
+        ids = tokenizer.encode(context + text)
+        # Most tokenizers attach a space to the word after it; character-level ones do not.
+        for context_ids in map(tokenizer.encode, (context, context.strip())):
+            if ids[: len(context_ids)] == context_ids and tokenizer.vocabulary.unknown not in ids:
+                spellings.append(tuple(ids[len(context_ids) :]))
                 break
-    return tuple(dict.fromkeys(phrase for phrase in found if phrase)) or ((),)
+    return tuple(dict.fromkeys(phrase for phrase in spellings if phrase)) or ((),)
 
 
-def encode_known_words(text: str, tokenizer: Any, what: str) -> tuple[int, ...]:
+def encode_known_words(text: str, tokenizer: Any, description: str) -> tuple[int, ...]:
     """The tokens of required or banned words; a UserError if any is unknown."""
     tokens = tuple(tokenizer.encode(text))
     if tokenizer.vocabulary.unknown in tokens:
         raise UserError(
-            f"the {what} {text!r} contains what the model has no token for, so it is never "
+            f"the {description} {text!r} contains what the model has no token for, so it is never "
             "generated; remove it."
         )
     return tokens

@@ -1,4 +1,4 @@
-"""Mask filling: predictions at the masks of a text, through the fill protocols of a system.
+"""Mask filling: tokens per mask or all jointly, and infilling of blanks of unknown length.
 
 `Fill` gives the distribution of a token at each mask, the other masks unknown, and by the chain
 rule all masks jointly; `JointFill` gives the joint distribution directly (MASS has only this).
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,12 +21,19 @@ from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.limits import check_limit
 from lmlab.core.protocols import Fill, Infill, InfillDecoder, JointFill, Step, require, systems_with
-from lmlab.core.score import ScoreKind
 from lmlab.data.batches import pad_rows
-from lmlab.inference.decoding import GeneratedSequence, next_distribution
+from lmlab.inference.decoding import GeneratedSequence
 from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.sampling.decoding import sample_sequences
-from lmlab.sampling.infill_search import InfillSearch
+from lmlab.sampling.filled_text import (
+    FillCandidate,
+    FilledText,
+    FillOption,
+    distinct_candidates,
+    independent_predictions,
+    rank_options,
+)
+from lmlab.sampling.infill_search import InfillSearch, generated_log_probs
 from lmlab.sampling.joint_fill import (
     JointFillResult,
     chain_rule_kind,
@@ -47,72 +54,6 @@ UNFINISHED_NOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillOption:
-    """One prediction for a mask."""
-
-    text: str
-    pieces: tuple[str, ...]
-    """Its tokens as the vocabulary spells them, which distinguishes word-initial from continuation
-    tokens (Ġm and m, m and ##m)."""
-    log_prob: float
-    """The system's log-probability in nats. Special tokens are excluded without renormalising, so
-    options need not sum to one."""
-    probability: float
-    """exp(log_prob)."""
-    share: float | None = None
-    """With given candidates: its probability normalised over all candidates."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskedPosition:
-    """The predictions for one mask, the other masks unknown."""
-
-    start: int
-    end: int
-    """Characters [start, end) of the mask."""
-    options: tuple[FillOption, ...]
-    """Best first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FillCandidate:
-    """A joint prediction for all masks of a text."""
-
-    answers: tuple[str, ...]
-    pieces: tuple[tuple[str, ...], ...]
-    """The tokens of each answer, as the vocabulary spells them."""
-    text: str
-    """The text with the answers filled in; continuation tokens are joined without a space."""
-    log_prob: float
-    """The system's log-probability in nats of all that was generated."""
-    tokens: int
-    """Number of tokens of all answers."""
-    finished: bool = True
-    """Whether the end was generated; if not, the maximum length truncated the last answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilledText:
-    """A masked text with its predictions, per mask or joint."""
-
-    text: str
-    masks: tuple[MaskedPosition, ...] = ()
-    """Independent predictions per mask."""
-    candidates: tuple[FillCandidate, ...] = ()
-    """Joint predictions, best first or in sampling order."""
-    kind: ScoreKind | None = None
-    """Kind of the joint log-probabilities: exact, or pseudo if the chained conditionals need not
-    belong to one distribution. None for blanks and single masks."""
-    order: str | None = None
-    """Factorisation order of the masks; pseudo log-probabilities depend on it."""
-    note: str | None = None
-    """Notes for the user: unknown words, truncated answers."""
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
 class MaskFiller:
     """Fills masks with one system; texts are streamed one by one, in constant memory."""
 
@@ -127,13 +68,13 @@ class MaskFiller:
     """Maximum tokens in all blanks of a text, if their lengths are unknown."""
 
     def __post_init__(self) -> None:
-        for what, value in (
+        for name, value in (
             ("number of fillings", self.top),
             ("beam width", self.beam),
             ("maximum length", self.max_length),
         ):
             if value < 1:
-                raise UserError(f"the {what} must be 1 or more, got {value}.")
+                raise UserError(f"the {name} must be 1 or more, got {value}.")
         check_limit("beam", self.beam, called="the beam width")
         check_limit("texts", self.top, called="the number of fillings")
         check_limit("length", self.max_length, called="the maximum length")
@@ -146,10 +87,10 @@ class MaskFiller:
         require(self.system, Fill, "filling in tokens")
         candidates = {text: self._one_token(text) for text in among}
         for text in texts:
-            read = parse_masked_text(text, self.tokenizer)
-            log_probs = self._at_gaps([self._row(read)], self._places(read))[0]
-            options = [self._options(each, candidates) for each in log_probs]
-            yield _gap_by_gap(read, options)
+            prompt = parse_masked_text(text, self.tokenizer)
+            log_probs = self._mask_log_probs([self._row(prompt)], self._mask_positions(prompt))[0]
+            options = [self._options(values, candidates) for values in log_probs]
+            yield independent_predictions(prompt, options)
 
     def fill_jointly(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None
@@ -164,41 +105,47 @@ class MaskFiller:
         if not isinstance(self.system, JointFill):
             require(self.system, Fill, "filling in tokens")
         for text in texts:
-            read = parse_masked_text(text, self.tokenizer)
-            found = self._together(self._row(read), self._places(read), generator)
+            prompt = parse_masked_text(text, self.tokenizer)
+            result = self._fill_row(self._row(prompt), self._mask_positions(prompt), generator)
             fillings = [
-                self._filling(read, [(answer,) for answer in answers], log_prob)
-                for answers, log_prob in found.answers
+                self._candidate(prompt, [(answer,) for answer in answers], log_prob)
+                for answers, log_prob in result.answers
             ]
-            notes = " ".join(note for note in (read.note, found.note) if note)
+            notes = " ".join(note for note in (prompt.note, result.note) if note)
             yield FilledText(
                 text=text,
                 candidates=tuple(fillings),
-                kind=found.kind,
-                order=found.order,
+                kind=result.kind,
+                order=result.order,
                 note=notes or None,
             )
 
-    def _together(
-        self, row: list[int], places: list[int], generator: torch.Generator | None
+    def _fill_row(
+        self, row: list[int], masks: list[int], generator: torch.Generator | None
     ) -> JointFillResult:
-        symbols = self.tokenizer.symbols
+        special_tokens = self.tokenizer.symbols
         if isinstance(self.system, JointFill):
             joint = partial(
-                fill_by_joint_distribution, self.system, row, places, generator=generator
+                fill_by_joint_distribution, self.system, row, masks, generator=generator
             )
-            ask = (
+            collect = (
                 top_without_special_tokens if generator is None else samples_without_special_tokens
             )
-            return ask(joint, symbols, self.top)
-        kind = chain_rule_kind(self.system, len(places))
+            return collect(joint, special_tokens, self.top)
+        kind = chain_rule_kind(self.system, len(masks))
         if generator is not None:
-            draw = partial(sample_by_chain_rule, self._at_gaps, row, places, kind=kind)
+            sample = partial(sample_by_chain_rule, self._mask_log_probs, row, masks, kind=kind)
             return samples_without_special_tokens(
-                partial(draw, generator=generator), symbols, self.top
+                partial(sample, generator=generator), special_tokens, self.top
             )
         return fill_by_chain_rule(
-            self._at_gaps, row, places, kind=kind, symbols=symbols, beam=self.beam, count=self.top
+            self._mask_log_probs,
+            row,
+            masks,
+            kind=kind,
+            special_tokens=special_tokens,
+            beam=self.beam,
+            count=self.top,
         )
 
     def infill(
@@ -207,11 +154,11 @@ class MaskFiller:
         """Fill blanks of any length: the best of a search, or samples (with a generator)."""
         require(self.system, Infill, "filling in blanks of unknown length")
         for text in texts:
-            read = parse_masked_text(text, self.tokenizer)
+            prompt = parse_masked_text(text, self.tokenizer)
             with evaluation_mode(self.system):
-                fillings = self._written(read, generator)
-            notes = [read.note] if read.note else []
-            if not any(each.finished for each in fillings):
+                fillings = self._infill_text(prompt, generator)
+            notes = [prompt.note] if prompt.note else []
+            if not any(filling.finished for filling in fillings):
                 notes.append(UNFINISHED_NOTE)
             yield FilledText(text=text, candidates=tuple(fillings), note=" ".join(notes) or None)
 
@@ -223,18 +170,18 @@ class MaskFiller:
         require(self.system, Infill, "filling in blanks of unknown length")
         candidates = [tuple(self.tokenizer.encode(text)) for text in among]
         for text in texts:
-            read = parse_masked_text(text, self.tokenizer)
-            if len(read.spans) != 1:
+            prompt = parse_masked_text(text, self.tokenizer)
+            if len(prompt.spans) != 1:
                 raise UserError(
                     "candidates apply only to texts with one blank, got one with "
-                    f"{len(read.spans)}."
+                    f"{len(prompt.spans)}."
                 )
             with evaluation_mode(self.system):
-                writer = self._writer(read, len(candidates))
-                rows = [writer.linearise_fillings(i, [ids]) for i, ids in enumerate(candidates)]
-                log_probs = generated_log_probs(writer, rows)
-            options = _ranked(list(among), list(map(self._pieces, candidates)), log_probs)
-            yield _gap_by_gap(read, [options[: self.top]])
+                decoder = self._decoder(prompt, len(candidates))
+                rows = [decoder.linearise_fillings(i, [ids]) for i, ids in enumerate(candidates)]
+                log_probs = generated_log_probs(decoder, rows)
+            options = rank_options(list(among), list(map(self._pieces, candidates)), log_probs)
+            yield independent_predictions(prompt, [options[: self.top]])
 
     def fill(
         self,
@@ -256,8 +203,8 @@ class MaskFiller:
             )
         # Systems with neither single-mask distributions nor blanks of any length (MASS).
         joint = joint or not isinstance(self.system, (Fill, Infill))
-        drawn = generator is not None and not joint
-        blanks = blanks or drawn or not isinstance(self.system, (Fill, JointFill))
+        sampled_blanks = generator is not None and not joint
+        blanks = blanks or sampled_blanks or not isinstance(self.system, (Fill, JointFill))
         if joint and among:
             raise UserError("candidates do not apply to joint filling; remove one of them.")
         if among and generator is not None:
@@ -272,32 +219,32 @@ class MaskFiller:
 
     # Tokens --------------------------------------------------------------------------------------
 
-    def _at_gaps(self, rows: Sequence[Sequence[int]], places: Sequence[int]) -> Tensor:
+    def _mask_log_probs(self, rows: Sequence[Sequence[int]], positions: Sequence[int]) -> Tensor:
         """(rows, positions, V) log-probabilities at masked positions of rows of equal length."""
         batch = pad_rows(rows, self.system)
         masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
-        masked[:, list(places)] = True
+        masked[:, list(positions)] = True
         with evaluation_mode(self.system):
             # Fixed seed: systems with Monte Carlo estimates sample from this.
-            found = self.system.fill(batch, masked, generator=torch.Generator().manual_seed(0))
-        log_probs: Tensor = found.log_probs.double().cpu()
+            filled = self.system.fill(batch, masked, generator=torch.Generator().manual_seed(0))
+        log_probs: Tensor = filled.log_probs.double().cpu()
         if log_probs.isnan().any():
             raise UserError(
                 "this model gives probabilities that are NaN: its training diverged; train "
                 "it again with a lower learning rate."
             )
-        return log_probs.view(len(rows), len(places), -1)
+        return log_probs.view(len(rows), len(positions), -1)
 
     def _options(self, log_probs: Tensor, candidates: dict[str, int]) -> tuple[FillOption, ...]:
         if candidates:
             values = log_probs[list(candidates.values())].tolist()
-            spelled = [(self.tokenizer.token(id),) for id in candidates.values()]
-            return _ranked(list(candidates), spelled, values)[: self.top]
+            pieces = [(self.tokenizer.token(id),) for id in candidates.values()]
+            return rank_options(list(candidates), pieces, values)[: self.top]
         log_probs = without_special_tokens(log_probs, self.tokenizer.symbols)
         best = log_probs.topk(min(self.top, len(log_probs)))
         return tuple(
             FillOption(
-                text=self._spelled([id]),
+                text=self._decode([id]),
                 pieces=(self.tokenizer.token(id),),
                 log_prob=value,
                 probability=math.exp(value),
@@ -318,102 +265,108 @@ class MaskFiller:
 
     # Blanks --------------------------------------------------------------------------------------
 
-    def _written(self, read: MaskedText, generator: torch.Generator | None) -> list[FillCandidate]:
+    def _infill_text(
+        self, prompt: MaskedText, generator: torch.Generator | None
+    ) -> list[FillCandidate]:
         """The best distinct fillings, or samples in their order."""
         rows = 1 if generator is None else self.top
-        writer = self._writer(read, rows)
+        decoder = self._decoder(prompt, rows)
         # Tokens generated besides the answers, and the end token.
-        beside = len(writer.linearise_fillings(0, [()] * len(read.spans))) + 1
-        most = beside + self.max_length
+        fixed_tokens = len(decoder.linearise_fillings(0, [()] * len(prompt.spans))) + 1
+        max_length = fixed_tokens + self.max_length
         if self.system.window is not None:
-            most = min(most, self.system.window)
+            max_length = min(max_length, self.system.window)
         if generator is not None:
-            drawn = sample_sequences(writer, rows, max_length=most, generator=generator)
-            return [self._answered(read, writer, each) for each in drawn]
+            samples = sample_sequences(decoder, rows, max_length=max_length, generator=generator)
+            return [self._candidate_of(prompt, decoder, sequence) for sequence in samples]
         search = InfillSearch(
-            decoder=writer,
-            blanks=len(read.spans),
+            decoder=decoder,
+            blanks=len(prompt.spans),
             width=BEAM_FACTOR * max(self.beam, self.top),
             best=self.top,
-            max_tokens=most - beside,
+            max_tokens=max_length - fixed_tokens,
         )
-        return _unlike([self._answered(read, writer, each) for each in search()])
+        return distinct_candidates(
+            [self._candidate_of(prompt, decoder, sequence) for sequence in search()]
+        )
 
-    def _answered(
-        self, read: MaskedText, writer: InfillDecoder, written: GeneratedSequence
+    def _candidate_of(
+        self, prompt: MaskedText, decoder: InfillDecoder, sequence: GeneratedSequence
     ) -> FillCandidate:
         # All rows hold the same text, so the first one's blanks apply to all.
-        answers = writer.answers(0, written.tokens)
-        assert written.log_prob is not None, "what is written token by token has a log_prob"
-        return self._filling(read, answers, written.log_prob, finished=written.finished)
+        answers = decoder.answers(0, sequence.tokens)
+        assert sequence.log_prob is not None, "decoded sequences have a log_prob"
+        return self._candidate(prompt, answers, sequence.log_prob, finished=sequence.finished)
 
-    def _writer(self, read: MaskedText, rows: int) -> InfillDecoder:
+    def _decoder(self, prompt: MaskedText, rows: int) -> InfillDecoder:
         """The decoder of a text's blanks, for `rows` parallel rows."""
-        writer: InfillDecoder = self.system.infill_decoder(
-            pad_rows([self._row(read)] * rows, self.system)
+        decoder: InfillDecoder = self.system.infill_decoder(
+            pad_rows([self._row(prompt)] * rows, self.system)
         )
-        return writer
+        return decoder
 
     # Texts ---------------------------------------------------------------------------------------
 
-    def _row(self, read: MaskedText) -> list[int]:
+    def _row(self, prompt: MaskedText) -> list[int]:
         """The input row of a text, with the mask token at its masks."""
         vocabulary = self.system.vocabulary
-        gap = mask_token_id(self.tokenizer)
+        mask_id = mask_token_id(self.tokenizer)
         # A system with `Fill` alone ignores the tokens at masks, so any token will do.
-        in_gap = vocabulary.pad if gap is None else gap
+        placeholder = vocabulary.pad if mask_id is None else mask_id
         contiguous = self.layout.kind == "contiguous"
         first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
         tail = [vocabulary.end] if self.layout.end and vocabulary.end is not None else []
-        row = [first, *read.with_mask(in_gap), *tail]
+        row = [first, *prompt.with_mask(placeholder), *tail]
         self.system.check_length(len(row))
         return row
 
-    def _places(self, read: MaskedText) -> list[int]:
+    def _mask_positions(self, prompt: MaskedText) -> list[int]:
         """The positions of the masks in the row."""
-        return [place for place, id in enumerate(read.ids, 1) if id is None]
+        return [position for position, id in enumerate(prompt.ids, 1) if id is None]
 
-    def _filling(
+    def _candidate(
         self,
-        read: MaskedText,
+        prompt: MaskedText,
         answers: Sequence[Sequence[int]],
         log_prob: float,
         *,
         finished: bool = True,
     ) -> FillCandidate:
         return FillCandidate(
-            answers=tuple(map(self._spelled, answers)),
+            answers=tuple(map(self._decode, answers)),
             pieces=tuple(map(self._pieces, answers)),
-            text=self._filled(read, answers),
+            text=self._filled(prompt, answers),
             log_prob=log_prob,
             tokens=sum(map(len, answers)),
             finished=finished,
         )
 
-    def _filled(self, read: MaskedText, answers: Sequence[Sequence[int]]) -> str:
+    def _filled(self, prompt: MaskedText, answers: Sequence[Sequence[int]]) -> str:
         """The text with the answers; continuation tokens are joined to the word before them."""
-        written: list[str] = []
+        answer_texts: list[str] = []
         joined: list[bool] = []
         before: list[int] = []
         following = iter(answers)
-        for id in read.ids:
+        for id in prompt.ids:
             if id is not None:
                 before = [id]
                 continue
             answer = next(following)
-            whole, first = (self.tokenizer.decode(ids) for ids in ([*before, *answer], before))
-            # In character-level tokenisers a space is a token like any other.
-            close = self.tokenizer.kind != "char" and bool(before) and bool(answer)
-            close = close and whole.startswith(first) and not whole[len(first) :][:1].isspace()
-            written.append(whole[len(first) :] if close else self._spelled(answer))
-            joined.append(close)
+            context = self.tokenizer.decode(before)
+            with_context = self.tokenizer.decode([*before, *answer])
+            # In character-level tokenizers a space is a token like any other.
+            joins = self.tokenizer.kind != "char" and bool(before) and bool(answer)
+            added = with_context[len(context) :]
+            joins = joins and with_context.startswith(context) and not added[:1].isspace()
+            answer_texts.append(added if joins else self._decode(answer))
+            joined.append(joins)
             before = [*answer[-1:]] or before
-        return read.filled(written, joined)
+        return prompt.filled(answer_texts, joined)
 
     def _pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         return tuple(self.tokenizer.token(id) for id in ids)
 
-    def _spelled(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         """Decoded tokens; a lone special token by its name."""
         text: str = self.tokenizer.decode(ids)
         return text or " ".join(self.tokenizer.token(id) for id in ids)
@@ -433,57 +386,3 @@ def check_can_fill(system: Any) -> None:
         f"{systems_with(Fill)}; spans of several masks: {systems_with(JointFill)}; blanks of any "
         f"length: {systems_with(Infill)}."
     )
-
-
-def generated_log_probs(writer: InfillDecoder, rows: Sequence[Sequence[int]]) -> list[float]:
-    """The decoder's log-probability of each row, end included, in nats."""
-    end = writer.vocabulary.end
-    assert end is not None, "what writes blanks ends"
-    rows = [[*row, end] for row in rows]
-    state, totals = writer.start(len(rows)), [0.0] * len(rows)
-    going = list(range(len(rows)))
-    for place in range(max(map(len, rows))):
-        log_probs = next_distribution(writer, state).log_probs
-        for index, row in enumerate(going):
-            totals[row] += float(log_probs[index, rows[row][place]])
-        stays = [index for index, row in enumerate(going) if place + 1 < len(rows[row])]
-        tokens = torch.tensor([rows[going[index]][place] for index in stays])
-        going = [going[index] for index in stays]
-        if going:
-            kept = torch.tensor(stays, device=log_probs.device)
-            state = writer.advance(state.select(kept), tokens.to(log_probs.device))
-    return totals
-
-
-def _gap_by_gap(read: MaskedText, options: Sequence[tuple[FillOption, ...]]) -> FilledText:
-    gaps = [
-        MaskedPosition(start=start, end=end, options=each)
-        for (start, end), each in zip(read.spans, options, strict=True)
-    ]
-    return FilledText(text=read.text, masks=tuple(gaps), note=read.note)
-
-
-def _ranked(
-    texts: Sequence[str], pieces: Sequence[tuple[str, ...]], log_probs: Sequence[float]
-) -> tuple[FillOption, ...]:
-    """Candidates best first, each with its normalised probability."""
-    shares = torch.softmax(torch.tensor(log_probs, dtype=torch.float64), 0).tolist()
-    options = [
-        FillOption(
-            text=text,
-            pieces=spelled,
-            log_prob=log_prob,
-            probability=math.exp(log_prob),
-            share=share,
-        )
-        for text, spelled, log_prob, share in zip(texts, pieces, log_probs, shares, strict=True)
-    ]
-    return tuple(sorted(options, key=lambda option: -option.log_prob))
-
-
-def _unlike(fillings: Sequence[FillCandidate]) -> list[FillCandidate]:
-    """The fillings without duplicate answers, first occurrences retained."""
-    found: dict[tuple[str, ...], FillCandidate] = {}
-    for each in fillings:
-        found.setdefault(each.answers, each)
-    return list(found.values())

@@ -1,4 +1,4 @@
-"""Masked texts: parsing `<mask>` or `[MASK]` in a text, and the ids around the masks."""
+"""Prompt encoding: ids of a prefix, of a source, or of a text with masks (`<mask>`, `[MASK]`)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from lmlab.data.corpus_encoding import special_tokens_around
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodedPrefix:
-    """The tokens of a prompt's prefix."""
+class EncodedPrompt:
+    """A prompt as tokens, some of which may be unknown."""
 
-    ids: tuple[int, ...]
     unknown: tuple[str, ...] = ()
     """Words that are <unk> to the model."""
 
@@ -31,6 +30,13 @@ class EncodedPrefix:
             return None
         listed = ", ".join(repr(word) for word in self.unknown)
         return f"the model does not know {listed} and sees <unk> in their place."
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedPrefix(EncodedPrompt):
+    """The tokens of a prompt's prefix."""
+
+    ids: tuple[int, ...]
 
 
 def encode_prefix(text: str, tokenizer: Any) -> EncodedPrefix:
@@ -53,7 +59,7 @@ def encode_source(text: str, tokenizer: Any, system: Any) -> Batch:
 
 
 MASK_SPELLINGS = (MASK, "[MASK]")
-"""Spellings of a mask that every model accepts, whatever its tokeniser's own."""
+"""Spellings of a mask that every model accepts, whatever its tokenizer's own."""
 SENTINEL = "<extra_id_{}>"
 """T5's sentinel tokens, numbered from 0; the first serves as mask token if there is none."""
 PLACEHOLDER = "\ufffc"
@@ -63,7 +69,7 @@ BRACKETED = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|<\s?mask|mask\s?>|_{2,}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedText:
+class MaskedText(EncodedPrompt):
     """A text and its masks."""
 
     text: str
@@ -71,16 +77,6 @@ class MaskedText:
     """Characters [start, end) of each mask."""
     ids: tuple[int | None, ...]
     """The tokens of the text, None at each mask."""
-    unknown: tuple[str, ...] = ()
-    """Words that are <unk> to the model."""
-
-    @property
-    def note(self) -> str | None:
-        """A note for the user if some words are unknown."""
-        if not self.unknown:
-            return None
-        listed = ", ".join(repr(word) for word in self.unknown)
-        return f"the model does not know {listed} and sees <unk> in their place."
 
     def with_mask(self, token: int) -> list[int]:
         """The ids with this token at each mask."""
@@ -114,35 +110,38 @@ def mask_token_id(tokenizer: Any) -> int | None:
 
 
 def mask_spellings(tokenizer: Any) -> tuple[str, ...]:
-    """The accepted spellings of a mask: the usual ones and the tokeniser's own, longest first.
+    """The accepted spellings of a mask: the usual ones and the tokenizer's own, longest first.
 
     Any sentinel may be used at any mask: masks are numbered from left to right.
     """
     mask = mask_token_id(tokenizer)
-    own = () if mask is None else (tokenizer.token(mask),)
+    tokenizer_mask = () if mask is None else (tokenizer.token(mask),)
     sentinels = itertools.takewhile(
         lambda name: tokenizer.id(name) is not None, map(SENTINEL.format, itertools.count())
     )
-    return tuple(sorted(dict.fromkeys((*MASK_SPELLINGS, *own, *sentinels)), key=len, reverse=True))
+    return tuple(
+        sorted(dict.fromkeys((*MASK_SPELLINGS, *tokenizer_mask, *sentinels)), key=len, reverse=True)
+    )
 
 
 def _check(text: str, spans: list[tuple[int, int]], names: Sequence[str], tokenizer: Any) -> None:
     for match in BRACKETED.finditer(text):
-        inside = any(start <= match.start() < end for start, end in spans)
-        if inside or tokenizer.id(match.group()) is not None:
+        is_mask = any(start <= match.start() < end for start, end in spans)
+        if is_mask or tokenizer.id(match.group()) is not None:
             continue
-        if close := nearest_names(match.group(), names, most=1):
+        if close := nearest_names(match.group(), names, max_names=1):
             raise UserError(
-                f"{match.group()!r} is no mask token, in {_shown(text)}; did you mean {close[0]!r}?"
+                f"{match.group()!r} is no mask token, in {_excerpt(text)}; did you mean "
+                f"{close[0]!r}?"
             )
     if not spans:
         raise UserError(
-            f"a text to fill in needs a mask token, and {_shown(text)} has none; insert "
+            f"a text to fill in needs a mask token, and {_excerpt(text)} has none; insert "
             f"{' or '.join(sorted(names)[:4])} where something is missing."
         )
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
@@ -152,54 +151,58 @@ def _encode(
     """The ids with None at the masks, and the unknown words."""
     mask = mask_token_id(tokenizer)
     if mask is not None:
-        # Pretrained tokenisers often parse their own mask token, with the spacing of their
+        # Pretrained tokenizers often parse their own mask token, with the spacing of their
         # training.
-        found, unknown = _read(_replaced(text, spans, tokenizer.token(mask)), tokenizer)
-        if found.count(mask) == len(spans):
-            return [None if id == mask else id for id in found], unknown
+        encoded, unknown = _encode_plain(
+            _replace_masks(text, spans, tokenizer.token(mask)), tokenizer
+        )
+        if encoded.count(mask) == len(spans):
+            return [None if id == mask else id for id in encoded], unknown
     if tokenizer.kind == "bpe":
         # White space before a mask belongs to it, as in RoBERTa's <mask>.
-        around = re.sub(
-            rf"\s+{PLACEHOLDER}", f" {PLACEHOLDER}", _replaced(text, spans, PLACEHOLDER)
+        with_placeholders = re.sub(
+            rf"\s+{PLACEHOLDER}", f" {PLACEHOLDER}", _replace_masks(text, spans, PLACEHOLDER)
         )
-        return _encode_around(around, tokenizer)
+        return _encode_around(with_placeholders, tokenizer)
     ids: list[int | None] = []
-    missing: list[str] = []
-    begin = 0
+    unknown_words: list[str] = []
+    segment_start = 0
     for start, end in [*spans, (len(text), len(text))]:
-        piece = text[begin:start]
-        # A mask stands for a word with its space, except in character-level tokenisers.
-        found, unknown = _read(piece if tokenizer.kind == "char" else piece.strip(), tokenizer)
-        ids += found if end == start else [*found, None]
-        missing += unknown
-        begin = end
-    return ids, list(dict.fromkeys(missing))
+        segment = text[segment_start:start]
+        # A mask stands for a word with its space, except in character-level tokenizers.
+        encoded, unknown = _encode_plain(
+            segment if tokenizer.kind == "char" else segment.strip(), tokenizer
+        )
+        ids += encoded if end == start else [*encoded, None]
+        unknown_words += unknown
+        segment_start = end
+    return ids, list(dict.fromkeys(unknown_words))
 
 
-def _read(text: str, tokenizer: Any) -> tuple[list[int], list[str]]:
-    read = encode_prefix(text, tokenizer)
-    return list(read.ids), list(read.unknown)
+def _encode_plain(text: str, tokenizer: Any) -> tuple[list[int], list[str]]:
+    encoded = encode_prefix(text, tokenizer)
+    return list(encoded.ids), list(encoded.unknown)
 
 
-def _replaced(text: str, spans: list[tuple[int, int]], symbol: str) -> str:
-    gapped = MaskedText(text=text, spans=tuple(spans), ids=())
-    return gapped.filled([symbol] * len(spans))
+def _replace_masks(text: str, spans: list[tuple[int, int]], replacement: str) -> str:
+    masked_text = MaskedText(text=text, spans=tuple(spans), ids=())
+    return masked_text.filled([replacement] * len(spans))
 
 
 def _encode_around(text: str, tokenizer: Any) -> tuple[list[int | None], list[str]]:
     """The ids of a text with placeholders: all tokens that spell one are one mask."""
     ids, spans = tokenizer.encode_with_offsets(text)
-    places = [place for place, character in enumerate(text) if character == PLACEHOLDER]
-    found: list[int | None] = []
-    missing: list[str] = []
+    masks = [index for index, character in enumerate(text) if character == PLACEHOLDER]
+    encoded: list[int | None] = []
+    unknown_words: list[str] = []
     last = -1
     for id, (low, high) in zip(ids, spans, strict=True):
-        gap = next((place for place in places if place <= low and high <= place + 1), None)
-        if gap is None:
-            found.append(id)
+        placeholder = next((index for index in masks if index <= low and high <= index + 1), None)
+        if placeholder is None:
+            encoded.append(id)
             if id == tokenizer.vocabulary.unknown:
-                missing.append(text[low:high])
-        elif gap != last:
-            found.append(None)
-            last = gap
-    return found, missing
+                unknown_words.append(text[low:high])
+        elif placeholder != last:
+            encoded.append(None)
+            last = placeholder
+    return encoded, unknown_words

@@ -1,4 +1,4 @@
-"""Question answering: answers with their evidence, by any system with `Ask` or by RAG."""
+"""Question answering with evidence, by `Ask` models or RAG; exchange of documents and facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.limits import check_limit
-from lmlab.core.protocols import WithDocuments, WithFacts, require
+from lmlab.core.protocols import require
+from lmlab.core.retrieval_protocols import WithDocuments, WithFacts
 from lmlab.data.batches import group_by_length
 from lmlab.knowledge.load_knowledge import load_knowledge
 from lmlab.retrieval.dense_index import DenseIndex
@@ -50,7 +51,8 @@ class AnsweredQuestion:
         return {
             "question": self.question,
             "answers": [
-                {**asdict(each), "probability": answer_probability(each)} for each in self.answers
+                {**asdict(answer), "probability": answer_probability(answer)}
+                for answer in self.answers
             ],
         }
 
@@ -86,15 +88,15 @@ class QuestionAnswerer:
             raise UserError(f"the number of answers must be 1 or more, got {self.answers}.")
         check_limit("beam", self.answers, called="the number of answers")
         if not self.generates:
-            given = {"method": self.method, "beam": self.beam, "max-length": self.max_length}
-            for name in (name for name, value in given.items() if value is not None):
+            options = {"method": self.method, "beam": self.beam, "max-length": self.max_length}
+            for name in (name for name, value in options.items() if value is not None):
                 raise UserError(f"{name} does not apply to this system; remove it.")
         elif self.method is not None and self.method not in self.system.decoding_methods:
             raise unknown_name("method of this system", self.method, self.system.decoding_methods)
         else:
-            self._check_writing()
+            self._check_decoding()
 
-    def _check_writing(self) -> None:
+    def _check_decoding(self) -> None:
         if self.beam is not None and self._method not in BEAM_METHODS:
             raise UserError(f"beam does not apply to the method {self._method}; remove it.")
         for name, value in (("beam", self.beam), ("max-length", self.max_length)):
@@ -121,15 +123,15 @@ class QuestionAnswerer:
                 number += 1
                 if not question.strip():
                     raise UserError(f"question {number} is empty; remove it.")
-            yield from self._generated(questions) if self.generates else self._own(questions)
+            yield from self._generate(questions) if self.generates else self._ask_system(questions)
 
-    def _own(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
+    def _ask_system(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
         with evaluation_mode(self.system):
-            found = self.system.ask(questions, answers=self.answers)
-        for question, answers in zip(questions, found, strict=True):
+            results = self.system.ask(questions, answers=self.answers)
+        for question, answers in zip(questions, results, strict=True):
             yield AnsweredQuestion(question=question, answers=tuple(answers))
 
-    def _generated(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
+    def _generate(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
         """Answers decoded from the states of the questions, which have the retrieved documents."""
         rows, strategy = [self._row(question) for question in questions], self._strategy()
         answers: dict[int, tuple[Answer, ...]] = {}
@@ -144,8 +146,8 @@ class QuestionAnswerer:
             lengths = [self.max_length or DEFAULT_ANSWER_TOKENS] * len(group)
             decoded = strategy.decode(self.system, encoded, lengths, self.seed)
             evidence = self.system.evidence(encoded.state.retrieved)
-            for index, hypotheses, found in zip(group, decoded, evidence, strict=True):
-                answers[index] = self._answers(hypotheses, found)
+            for index, hypotheses, documents in zip(group, decoded, evidence, strict=True):
+                answers[index] = self._answers(hypotheses, documents)
         for index, question in enumerate(questions):
             yield AnsweredQuestion(question=question, answers=answers[index])
 
@@ -154,11 +156,11 @@ class QuestionAnswerer:
     ) -> tuple[Answer, ...]:
         return tuple(
             Answer(
-                text=self.tokenizer.decode(list(each.tokens)),
-                log_prob=each.log_prob,
+                text=self.tokenizer.decode(list(hypothesis.tokens)),
+                log_prob=hypothesis.log_prob,
                 evidence=evidence,
             )
-            for each in hypotheses[: self.answers]
+            for hypothesis in hypotheses[: self.answers]
         )
 
     @property

@@ -13,7 +13,7 @@ from torch import Tensor
 from lmlab.core.answers import Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
-from lmlab.core.protocols import Retrieve, RetrievedDocuments
+from lmlab.core.retrieval_protocols import Retrieve, RetrievedDocuments
 from lmlab.sampling.beam_search import BeamConfig, Hypothesis, beam_search
 from lmlab.sampling.decoding import EncodedSources
 
@@ -77,21 +77,21 @@ class PerDocumentBeamSearch:
         count = retrieved.numbers.shape[1]
         lengths = [length for length in max_lengths for _ in range(count)]
         encoded = EncodedSources(batch=state.sources, state=state.inner)
-        searched = beam_search(system.generator, beam, encoded=encoded, max_lengths=lengths)
+        document_beams = beam_search(system.generator, beam, encoded=encoded, max_lengths=lengths)
         results = []
         for row in range(len(sources)):
-            beams = searched[row * count : (row + 1) * count]
+            beams = document_beams[row * count : (row + 1) * count]
             weights = retrieved.log_probs[row].tolist()
             if self.thorough:
-                texts = list(dict.fromkeys(text for each in beams for text in map(_text, each)))
+                texts = list(dict.fromkeys(_text(one) for beam in beams for one in beam))
                 question = sources.batch.select([row])
                 totals = marginal_log_probs(
                     system, texts, question, retrieved.select(torch.tensor([row]))
                 )
             else:
-                texts, totals = _only_where_found(beams, weights)
-            ranked = [self._hypothesis(*each) for each in zip(texts, totals, strict=True)]
-            ranked.sort(key=lambda each: (not each.finished, -each.score))
+                texts, totals = _fast_marginals(beams, weights)
+            ranked = list(map(self._hypothesis, texts, totals))
+            ranked.sort(key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
             results.append(ranked[: self.beam.best])
         return results
 
@@ -107,7 +107,7 @@ class PerDocumentBeamSearch:
 
 
 def marginal_log_probs(
-    system: Any, texts: Sequence[_Text], question: Batch, found: RetrievedDocuments
+    system: Any, texts: Sequence[_Text], question: Batch, retrieved: RetrievedDocuments
 ) -> list[float]:
     """Marginal log Σ_z p(z | x) p(y | x, z) of each text y, given one question x."""
     vocabulary = system.vocabulary
@@ -119,32 +119,32 @@ def marginal_log_probs(
                 for text in texts[first : first + CANDIDATES_PER_BATCH]
             ]
             batch = Batch.collate(rows, vocabulary.pad).to(device_of(system))
-            alike = torch.zeros(len(rows), dtype=torch.int64, device=batch.tokens.device)
-            each = system.log_probs_given_documents(
-                batch, question.select(alike), found.numbers[alike]
+            same_question = torch.zeros(len(rows), dtype=torch.int64, device=batch.tokens.device)
+            log_probs = system.log_probs_given_documents(
+                batch, question.select(same_question), retrieved.numbers[same_question]
             )
-            joint = found.log_probs.double() + each.double().sum(2)
+            joint = retrieved.log_probs.double() + log_probs.double().sum(2)
             totals += torch.logsumexp(joint, 1).tolist()
     return totals
 
 
-def _only_where_found(
+def _fast_marginals(
     beams: Sequence[Sequence[Hypothesis]], weights: Sequence[float]
 ) -> tuple[list[_Text], list[float]]:
     """The texts of all beams, each summed over the documents whose beam has it."""
     joint: dict[_Text, list[float]] = {}
     for weight, beam in zip(weights, beams, strict=True):
-        for each in beam:
-            assert each.log_prob is not None
-            joint.setdefault(_text(each), []).append(weight + each.log_prob)
+        for hypothesis in beam:
+            assert hypothesis.log_prob is not None
+            joint.setdefault(_text(hypothesis), []).append(weight + hypothesis.log_prob)
     return list(joint), [_log_sum(values) for values in joint.values()]
 
 
 def _log_sum(values: Sequence[float]) -> float:
-    most = max(values)
-    if most == -math.inf:
-        return most
-    return most + math.log(math.fsum(math.exp(value - most) for value in values))
+    maximum = max(values)
+    if maximum == -math.inf:
+        return maximum
+    return maximum + math.log(math.fsum(math.exp(value - maximum) for value in values))
 
 
 def _text(hypothesis: Hypothesis) -> _Text:

@@ -1,4 +1,4 @@
-"""Translation: texts decoded from sources in batches of similar length, in input order."""
+"""Translation in batches by beam search, greedy, sampling or minimum Bayes risk (MBR) decoding."""
 
 from __future__ import annotations
 
@@ -64,17 +64,19 @@ class Translation:
     @property
     def notes(self) -> tuple[str, ...]:
         """One sentence per problem: a truncated source, no translation, missing words."""
-        found = []
+        notes = []
         if self.truncated_tokens:
-            found.append(
+            notes.append(
                 f"longer than the model takes, so its last {self.truncated_tokens:,} tokens "
                 "were truncated"
             )
         if self.source.strip() and not self.candidates:
-            found.append("no translation was found")
-        for word in dict.fromkeys(word for each in self.candidates for word in each.missing):
-            found.append(f"{word!r} is required and was not generated; try a wider beam")
-        return tuple(found)
+            notes.append("no translation was found")
+        for word in dict.fromkeys(
+            word for candidate in self.candidates for word in candidate.missing
+        ):
+            notes.append(f"{word!r} is required and was not generated; try a wider beam")
+        return tuple(notes)
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -118,9 +120,9 @@ class Translator:
 
     def __post_init__(self) -> None:
         require(self.system, Step, "translating")
-        for what, value in (("number of texts", self.best), ("maximum length", self.max_length)):
+        for name, value in (("number of texts", self.best), ("maximum length", self.max_length)):
             if value is not None and value < 1:
-                raise UserError(f"the {what} must be 1 or more, got {value}.")
+                raise UserError(f"the {name} must be 1 or more, got {value}.")
         if not 0 <= self.seed < 2**31:
             raise UserError(f"a seed must be from 0 to {2**31 - 1}, got {self.seed}.")
 
@@ -129,24 +131,26 @@ class Translator:
         retain_freed_memory()  # A step frees memory that the next one allocates again.
         number = 0
         for texts in chunks:
-            sources = [self._source(text, number + place) for place, text in enumerate(texts, 1)]
+            sources = [self._source(text, number + offset) for offset, text in enumerate(texts, 1)]
             number += len(texts)
             yield from self._chunk(sources)
 
     def _source(self, text: str, number: int) -> _Source:
         """A source as the system takes it, truncated if too long."""
-        inner = self.source_tokenizer.encode(text)
-        if not inner:
+        tokens = self.source_tokenizer.encode(text)
+        if not tokens:
             return _Source(number, text, [], 0)
         vocabulary = self.source_tokenizer.vocabulary
         # As in training: without a start token, the end token takes its position.
         first, last = vocabulary.bos, [] if vocabulary.end is None else [vocabulary.end]
-        most = self._most_tokens(1 + len(inner) + len(last)) - 1 - len(last)
-        if most < 1:
+        max_tokens = self._max_source_tokens(1 + len(tokens) + len(last)) - 1 - len(last)
+        if max_tokens < 1:
             raise UserError("this system takes no source of a single token; build it longer.")
-        return _Source(number, text, [first, *inner[:most], *last], max(0, len(inner) - most))
+        return _Source(
+            number, text, [first, *tokens[:max_tokens], *last], max(0, len(tokens) - max_tokens)
+        )
 
-    def _most_tokens(self, tokens: int) -> int:
+    def _max_source_tokens(self, tokens: int) -> int:
         """The longest source length up to `tokens` that the system takes."""
 
         def refuses(count: int) -> bool:
@@ -161,28 +165,33 @@ class Translator:
         return bisect.bisect_left(range(tokens), True, key=refuses) - 1
 
     def _chunk(self, sources: Sequence[_Source]) -> Iterator[Translation]:
-        found: dict[int, tuple[TranslationCandidate, ...]] = {}
+        candidates: dict[int, tuple[TranslationCandidate, ...]] = {}
         real = [source for source in sources if source.ids]
         budget = max(1, SOURCE_TOKENS_PER_BATCH // self.strategy.rows)
         for group in group_by_length([len(source.ids) for source in real], budget):
-            some = [real[index] for index in group]
+            batched = [real[index] for index in group]
             batch = Batch.collate(
-                [source.ids for source in some],
+                [source.ids for source in batched],
                 self.system.vocabulary.pad,
-                rows=[source.number for source in some],
+                rows=[source.number for source in batched],
             )
             lengths = [
-                self.max_length or LENGTH_FACTOR * len(source.ids) + LENGTH_EXTRA for source in some
+                self.max_length or LENGTH_FACTOR * len(source.ids) + LENGTH_EXTRA
+                for source in batched
             ]
             encoded = EncodedSources.encode(self.system, batch.to(device_of(self.system)))
             hypotheses = self.strategy.decode(self.system, encoded, lengths, self.seed)
-            for source, each in zip(some, hypotheses, strict=True):
-                found[source.number] = self._ranked([self._written(one) for one in each])
+            for source, source_hypotheses in zip(batched, hypotheses, strict=True):
+                candidates[source.number] = self._rank(
+                    [self._candidate(hypothesis) for hypothesis in source_hypotheses]
+                )
         for source in sources:
-            written = found.get(source.number, ())
-            yield Translation(source=source.text, candidates=written, truncated_tokens=source.cut)
+            source_candidates = candidates.get(source.number, ())
+            yield Translation(
+                source=source.text, candidates=source_candidates, truncated_tokens=source.cut
+            )
 
-    def _written(self, hypothesis: Hypothesis) -> TranslationCandidate:
+    def _candidate(self, hypothesis: Hypothesis) -> TranslationCandidate:
         tokens = len(hypothesis.tokens) - hypothesis.given + hypothesis.finished
         assert hypothesis.log_prob is not None
         return TranslationCandidate(
@@ -194,10 +203,10 @@ class Translator:
             missing=tuple(map(self.tokenizer.decode, hypothesis.missing)),
         )
 
-    def _ranked(self, written: list[TranslationCandidate]) -> tuple[TranslationCandidate, ...]:
+    def _rank(self, candidates: list[TranslationCandidate]) -> tuple[TranslationCandidate, ...]:
         if self.utility is not None:
-            written = rank_by_expected_utility(written, self.utility)
-        return tuple(written[: self.best])
+            candidates = rank_by_expected_utility(candidates, self.utility)
+        return tuple(candidates[: self.best])
 
 
 TRANSLATION_METHODS: dict[str, tuple[str, ...]] = {
@@ -236,8 +245,8 @@ def make_translator(
             f"the method greedy gives one text per source, got {best}; use beam, sample or "
             "mbr for several."
         )
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    for name in given:
+    given_options = {name: value for name, value in options.items() if value not in (None, ())}
+    for name in given_options:
         if name not in TRANSLATION_METHODS[method]:
             raise UserError(
                 f"{name.replace('_', '-')} does not apply to the method {method}; remove it."
@@ -246,12 +255,12 @@ def make_translator(
     if method == "mbr":
         from lmlab.scoring.translation_metrics import SentenceUtility
 
-        utility = SentenceUtility(given.pop("utility", "chrf"))
+        utility = SentenceUtility(given_options.pop("utility", "chrf"))
     return Translator(
         system=system,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
-        strategy=_way(method, best, given, tokenizer),
+        strategy=_make_strategy(method, best, given_options, tokenizer),
         best=best,
         max_length=max_length,
         utility=utility,
@@ -259,53 +268,55 @@ def make_translator(
     )
 
 
-def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> DecodingStrategy:
+def _make_strategy(
+    method: str, best: int, options: dict[str, Any], tokenizer: Any
+) -> DecodingStrategy:
     match method:
         case "greedy":
             return Greedy()
         case "sample":
-            return Sampling(rows=best, **given)
+            return Sampling(rows=best, **options)
         case "mbr":
-            return Sampling(rows=given.pop("samples", MBR_SAMPLES), **given)
+            return Sampling(rows=options.pop("samples", MBR_SAMPLES), **options)
     beam = BeamConfig(
-        width=given.get("beam", BEAM_WIDTH),
+        width=options.get("beam", BEAM_WIDTH),
         best=best,
-        length_penalty=given.get("length_penalty", LENGTH_PENALTY),
+        length_penalty=options.get("length_penalty", LENGTH_PENALTY),
         max_length=MAX_TRANSLATION_TOKENS,
-        ahead=given.get("ahead", DEFAULT_AHEAD),
-        within=given.get("within", DEFAULT_WITHIN),
+        ahead=options.get("ahead", DEFAULT_AHEAD),
+        within=options.get("within", DEFAULT_WITHIN),
     )
-    return BeamSearch(beam=beam, constraints=_constraints(given, tokenizer))
+    return BeamSearch(beam=beam, constraints=_constraints(options, tokenizer))
 
 
-def _constraints(given: dict[str, Any], tokenizer: Any) -> LexicalConstraints:
+def _constraints(options: dict[str, Any], tokenizer: Any) -> LexicalConstraints:
     """The lexical constraints of the options, as tokens."""
     banned, required = (
-        tuple(token_spellings(text, tokenizer, f"{name} word") for text in given.get(name, ()))
+        tuple(token_spellings(text, tokenizer, f"{name} word") for text in options.get(name, ()))
         for name in ("banned", "required")
     )
     return LexicalConstraints(
         banned=tuple(dict.fromkeys(phrase for spellings in banned for phrase in spellings)),
         required=required,
-        prefix=encode_known_words(given.get("prefix", ""), tokenizer, "prefix"),
+        prefix=encode_known_words(options.get("prefix", ""), tokenizer, "prefix"),
         boundaries=word_boundaries(tokenizer) if banned or required else WordBoundaries(),
     )
 
 
 def rank_by_expected_utility(
-    written: Sequence[TranslationCandidate], utility: Utility
+    candidates: Sequence[TranslationCandidate], utility: Utility
 ) -> list[TranslationCandidate]:
     """Minimum Bayes risk ranking: texts by their expected utility, best first.
 
     argmax_y (1/n) Σ_i u(y, y_i), y_i ~ p(· | source). Duplicates are returned once.
     """
     counts: dict[str, int] = {}
-    for each in written:
-        counts[each.text] = counts.get(each.text, 0) + 1
-    firsts = {each.text: each for each in reversed(written)}
-    worth = {
-        text: sum(count * utility(text, other) for other, count in counts.items()) / len(written)
+    for candidate in candidates:
+        counts[candidate.text] = counts.get(candidate.text, 0) + 1
+    firsts = {candidate.text: candidate for candidate in reversed(candidates)}
+    expected_utility = {
+        text: sum(count * utility(text, other) for other, count in counts.items()) / len(candidates)
         for text in counts
     }
-    ranked = sorted(counts, key=lambda text: -worth[text])
-    return [replace(firsts[text], score=worth[text]) for text in ranked]
+    ranked = sorted(counts, key=lambda text: -expected_utility[text])
+    return [replace(firsts[text], score=expected_utility[text]) for text in ranked]

@@ -1,4 +1,4 @@
-"""Translation evaluation: sacreBLEU metrics and significance tests on a parallel corpus."""
+"""Translation evaluation: sacreBLEU metrics, significance tests, and BLEU for model selection."""
 
 from __future__ import annotations
 
@@ -64,18 +64,20 @@ def evaluate_translators(
             "ones; give a parallel corpus (two files, TSV or JSONL)."
         )
     translators = {name: _translator(name, model, options) for name, model in models.items()}
-    chosen = corpus.split(split)
-    examples = list(islice(chosen, limit))
+    examples_of_split = corpus.split(split)
+    examples = list(islice(examples_of_split, limit))
     sources = [example.condition or "" for example in examples]
     translations: dict[str, tuple[str, ...]] = {}
     cut: dict[str, tuple[int, ...]] = {}
     for name, translator in translators.items():
-        found = []
-        for each in translator.translate(_chunks(sources)):
-            found.append(each)
-            progress(name, len(found))
-        translations[name] = tuple(each.text for each in found)
-        cut[name] = tuple(number for number, each in enumerate(found, 1) if each.truncated_tokens)
+        results = []
+        for translation in translator.translate(_chunks(sources)):
+            results.append(translation)
+            progress(name, len(results))
+        translations[name] = tuple(translation.text for translation in results)
+        cut[name] = tuple(
+            number for number, translation in enumerate(results, 1) if translation.truncated_tokens
+        )
     references = [example.text for example in examples]
     return TranslationEvaluation(
         corpus=corpus.name,
@@ -84,17 +86,17 @@ def evaluate_translators(
         scores=tuple(score_translations(metrics, translations, references, tokenize=tokenize)),
         translations=translations,
         cut=cut,
-        skipped=chosen.report.empty_rows + chosen.report.bad_rows,
+        skipped=examples_of_split.report.empty_rows + examples_of_split.report.bad_rows,
     )
 
 
 def unique_model_names(models: Sequence[Any]) -> dict[str, Any]:
     """Models by the names of their folders, those of equal names by their paths."""
-    often = Counter(model.name for model in models)
-    named = {model.name if often[model.name] == 1 else str(model.path): model for model in models}
+    counts = Counter(model.name for model in models)
+    named = {model.name if counts[model.name] == 1 else str(model.path): model for model in models}
     if len(named) < len(models):
-        twice = next(model.path for model in models if often[model.name] > 1)
-        raise UserError(f"{twice} was given twice; give every run once.")
+        repeated = next(model.path for model in models if counts[model.name] > 1)
+        raise UserError(f"{repeated} was given twice; give every run once.")
     return named
 
 
@@ -112,8 +114,8 @@ class ValidationBleu:
 
     def __call__(self, system: Any) -> float:
         translator = make_translator(system, self.tokenizer, self.source_tokenizer, method="greedy")
-        found = [each.text for each in translator.translate(_chunks(self.sources))]
-        return float(self.metric.corpus_score(found, [self.references]).score)
+        texts = [translation.text for translation in translator.translate(_chunks(self.sources))]
+        return float(self.metric.corpus_score(texts, [self.references]).score)
 
 
 def _chunks(sources: Sequence[str]) -> Iterator[Sequence[str]]:

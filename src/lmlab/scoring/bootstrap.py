@@ -44,13 +44,13 @@ def paired_bootstrap(
     ratios = []
     chunk = max(1, CHUNK_NUMBERS // sentences)
     for done in range(0, resamples, chunk):
-        drawn = np.stack(
+        weights = np.stack(
             [
                 np.bincount(generator.integers(0, sentences, sentences), minlength=sentences)
                 for _ in range(min(chunk, resamples - done))
             ]
         ).astype(np.float64)
-        ratios.append((drawn @ totals) / np.maximum(drawn @ counts, 1.0))
+        ratios.append((weights @ totals) / np.maximum(weights @ counts, 1.0))
     return np.concatenate(ratios)
 
 

@@ -1,4 +1,4 @@
-"""Cloze accuracy: one token of each text is masked and predicted."""
+"""Cloze accuracy and surprisal of one random token per text, by fill, infill or left context."""
 
 from __future__ import annotations
 
@@ -59,28 +59,32 @@ def cloze_accuracy(
 
     By `Fill` where the system has it, else as the first token of an infilled blank (`Infill`), else
     as the next token given the prefix (`Step`). The same seed masks the same tokens for all systems
-    with the same tokeniser.
+    with the same tokenizer.
     """
-    how = "fill" if isinstance(system, Fill) else "infill" if isinstance(system, Infill) else "left"
-    if how == "left":
+    method = (
+        "fill" if isinstance(system, Fill) else "infill" if isinstance(system, Infill) else "left"
+    )
+    if method == "left":
         require(system, Step, "cloze")
-    ask = {"fill": _filled, "infill": _written, "left": _continued}[how]
-    rows, places, skipped = _hidden(system, tokenizer, texts, check_seed(seed))
+    score = {"fill": _fill_log_probs, "infill": _infill_log_probs, "left": _next_log_probs}[method]
+    rows, positions, skipped = _mask_texts(system, tokenizer, texts, check_seed(seed))
     if not rows:
         raise UserError("there is no text with a known token to mask.")
     right, nats = 0, 0.0
     for group in group_by_length([len(row) for row in rows], CLOZE_TOKENS_PER_BATCH):
         with evaluation_mode(system):
             batch = pad_rows([rows[index] for index in group], system)
-            at = torch.tensor([places[index] for index in group], device=batch.tokens.device)
-            log_probs = ask(system, batch, at)
-        answers = batch.tokens[torch.arange(len(group), device=at.device), at]
+            targets = torch.tensor(
+                [positions[index] for index in group], device=batch.tokens.device
+            )
+            log_probs = score(system, batch, targets)
+        answers = batch.tokens[torch.arange(len(group), device=targets.device), targets]
         right += int((log_probs.argmax(-1) == answers).sum())
         nats -= float(log_probs.gather(1, answers[:, None]).double().sum())
         progress(len(group))
     accuracy = right / len(rows)
     return ClozeResult(
-        method=how,
+        method=method,
         texts=len(rows),
         skipped=skipped,
         accuracy=accuracy,
@@ -89,76 +93,78 @@ def cloze_accuracy(
     )
 
 
-def _hidden(
+def _mask_texts(
     system: Any, tokenizer: Tokenizer, texts: Iterable[str], seed: int
 ) -> tuple[list[list[int]], list[int], int]:
     """The sequences, the masked position of each, and the number of texts skipped."""
     vocabulary, generator = system.vocabulary, np.random.default_rng(seed)
-    longest = math.inf if system.window is None else system.window + 1
-    rows, places, skipped = [], [], 0
+    max_length = math.inf if system.window is None else system.window + 1
+    rows, positions, skipped = [], [], 0
     for text in texts:
         ids = tokenizer.encode(text)
-        known = [place for place, token in enumerate(ids, 1) if token != vocabulary.unknown]
-        drawn = generator.random()  # sampled for every text, so that all systems mask the same
+        known = [position for position, token in enumerate(ids, 1) if token != vocabulary.unknown]
+        uniform = generator.random()  # sampled for every text, so that all systems mask the same
         end = [] if vocabulary.end is None else [vocabulary.end]
-        if not known or len(ids) + 1 + len(end) > longest:
+        if not known or len(ids) + 1 + len(end) > max_length:
             skipped += 1
             continue
         rows.append([vocabulary.bos, *ids, *end])
-        places.append(known[int(drawn * len(known))])
-    return rows, places, skipped
+        positions.append(known[int(uniform * len(known))])
+    return rows, positions, skipped
 
 
-def _filled(system: Any, batch: Batch, at: Tensor) -> Tensor:
+def _fill_log_probs(system: Any, batch: Batch, targets: Tensor) -> Tensor:
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
-    masked[torch.arange(len(batch), device=at.device), at] = True
-    found: Tensor = system.fill(batch, masked).log_probs
-    return found
+    masked[torch.arange(len(batch), device=targets.device), targets] = True
+    log_probs: Tensor = system.fill(batch, masked).log_probs
+    return log_probs
 
 
-def _written(system: Any, batch: Batch, at: Tensor) -> Tensor:
-    rows = torch.arange(len(batch), device=at.device)
+def _infill_log_probs(system: Any, batch: Batch, targets: Tensor) -> Tensor:
+    rows = torch.arange(len(batch), device=targets.device)
     tokens = batch.tokens.clone()
-    tokens[rows, at] = system.vocabulary.mask
-    writer = system.infill_decoder(Batch(tokens=tokens, lengths=batch.lengths, rows=batch.rows))
-    answers = batch.tokens[rows, at].tolist()
+    tokens[rows, targets] = system.vocabulary.mask
+    decoder = system.infill_decoder(Batch(tokens=tokens, lengths=batch.lengths, rows=batch.rows))
+    answers = batch.tokens[rows, targets].tolist()
     # Tokens generated before the answer (a sentinel, the prefix) end where two answers differ.
-    texts = [writer.linearise_fillings(row, [[answer]]) for row, answer in enumerate(answers)]
+    texts = [decoder.linearise_fillings(row, [[answer]]) for row, answer in enumerate(answers)]
     others = [
-        writer.linearise_fillings(row, [[_another(answer, system)]])
+        decoder.linearise_fillings(row, [[_other_token(answer, system)]])
         for row, answer in enumerate(answers)
     ]
-    before = [_first_difference(a, b) for a, b in zip(texts, others, strict=True)]
-    found = _along(writer, texts, before)
-    return found[:, : system.vocabulary.size]
+    prefix_lengths = [_first_difference(a, b) for a, b in zip(texts, others, strict=True)]
+    log_probs = _log_probs_after(decoder, texts, prefix_lengths)
+    return log_probs[:, : system.vocabulary.size]
 
 
-def _continued(system: Any, batch: Batch, at: Tensor) -> Tensor:
+def _next_log_probs(system: Any, batch: Batch, targets: Tensor) -> Tensor:
     texts = [row[1:] for row in batch.tokens.tolist()]
-    return _along(system, texts, [place - 1 for place in at.tolist()])
+    return _log_probs_after(system, texts, [position - 1 for position in targets.tolist()])
 
 
-def _along(writer: Any, texts: Sequence[Sequence[int]], before: Sequence[int]) -> Tensor:
-    """Next-token distributions (rows, V) after the first `before` tokens of each text."""
-    state, found = writer.start(len(texts)), [torch.empty(0)] * len(texts)
-    device = writer.peek(state).log_probs.device
-    for step in range(max(before) + 1):
-        here = [row for row, count in enumerate(before) if count == step]
-        if here:
-            log_probs = writer.peek(state).log_probs
-            for row in here:
-                found[row] = log_probs[row]
-        if step < max(before):
+def _log_probs_after(
+    decoder: Any, texts: Sequence[Sequence[int]], prefix_lengths: Sequence[int]
+) -> Tensor:
+    """Next-token distributions (rows, V) after the first `prefix_lengths` tokens of each text."""
+    state, distributions = decoder.start(len(texts)), [torch.empty(0)] * len(texts)
+    device = decoder.peek(state).log_probs.device
+    for step in range(max(prefix_lengths) + 1):
+        due = [row for row, count in enumerate(prefix_lengths) if count == step]
+        if due:
+            log_probs = decoder.peek(state).log_probs
+            for row in due:
+                distributions[row] = log_probs[row]
+        if step < max(prefix_lengths):
             # A finished row is stepped on with any remaining token of its text.
-            fed = [text[min(step, len(text) - 1)] for text in texts]
-            state = writer.advance(state, torch.tensor(fed, device=device))
-    return torch.stack(found)
+            inputs = [text[min(step, len(text) - 1)] for text in texts]
+            state = decoder.advance(state, torch.tensor(inputs, device=device))
+    return torch.stack(distributions)
 
 
-def _another(token: int, system: Any) -> int:
+def _other_token(token: int, system: Any) -> int:
     """Any other token that can be predicted."""
-    never = {*system.vocabulary.unpredictable, system.vocabulary.end, token}
-    return next(i for i in range(system.vocabulary.size) if i not in never)
+    excluded = {*system.vocabulary.unpredictable, system.vocabulary.end, token}
+    return next(i for i in range(system.vocabulary.size) if i not in excluded)
 
 
 def _first_difference(first: Sequence[int], second: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""Records of a model comparison: rows, differences, the entropy floor and notes."""
+"""Model comparison records: rows, differences, loss of the true distribution, sentences, notes."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Comparison:
             "corpus": self.corpus,
             "split": self.split,
             "rows": [asdict(row) for row in self.rows],
-            "differences": [asdict(each) for each in self.differences],
+            "differences": [asdict(difference) for difference in self.differences],
             "floor": None if self.floor is None else asdict(self.floor),
             "notes": list(self.notes),
         }

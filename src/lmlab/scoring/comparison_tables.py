@@ -1,4 +1,4 @@
-"""Comparison tables for the terminal, Markdown, LaTeX and JSON.
+"""Model comparison tables: terminal, Markdown, LaTeX, JSON; only comparable rows are ranked.
 
 Rows are ranked only where they are comparable: within one kind of score and one tokenisation. Where
 there are several, each is a group with a heading.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lmlab.core.errors import escape_control_characters
 from lmlab.scoring.comparison_records import Comparison, ComparisonRow, Difference
-from lmlab.training.reporting import format_exact_duration
+from lmlab.training.training_logs import format_exact_duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,42 +46,44 @@ def _by_nats(row: ComparisonRow) -> float:
 
 def row_groups(comparison: Comparison) -> tuple[RowGroup, ...]:
     """The rows grouped by score kind and tokenisation; each group is sorted by nats per token."""
-    found: dict[tuple[str, str], list[ComparisonRow]] = {}
+    groups: dict[tuple[str, str], list[ComparisonRow]] = {}
     for row in comparison.rows:
-        found.setdefault((row.kind, row.tokenization), []).append(row)
+        groups.setdefault((row.kind, row.tokenization), []).append(row)
     return tuple(
         RowGroup(
             title=f"{kind}; {rows[0].convention.tokenizer}", rows=tuple(sorted(rows, key=_by_nats))
         )
-        for (kind, _), rows in found.items()
+        for (kind, _), rows in groups.items()
     )
 
 
 def table_columns(comparison: Comparison) -> tuple[TableColumn, ...]:
     """The columns that have a value in this comparison."""
     rows = comparison.rows
-    chosen = [TableColumn("model", lambda row: row.name, number=False)]
+    columns = [TableColumn("model", lambda row: row.name, number=False)]
     if any(row.system != row.name for row in rows):
-        chosen.append(TableColumn("system", lambda row: row.system, number=False))
-    chosen += [
+        columns.append(TableColumn("system", lambda row: row.system, number=False))
+    columns += [
         TableColumn("kind", lambda row: row.kind, number=False),
         TableColumn("parameters", lambda row: f"{row.parameters:,}"),
     ]
     if any(len(row.runs) > 1 for row in rows):
-        chosen.append(TableColumn("seeds", lambda row: str(len(row.runs))))
-    chosen += [
+        columns.append(TableColumn("seeds", lambda row: str(len(row.runs))))
+    columns += [
         TableColumn("nats/token", _nats),
         TableColumn("perplexity", lambda row: _perplexity(row.perplexity)),
         TableColumn("bits/char", lambda row: _number(row.bits_per_character)),
     ]
     if any(row.floor is not None for row in rows):
-        chosen.append(TableColumn("floor", lambda row: _number(row.floor)))
-        chosen.append(TableColumn("regret", lambda row: _number(row.regret)))
+        columns.append(TableColumn("floor", lambda row: _number(row.floor)))
+        columns.append(TableColumn("regret", lambda row: _number(row.regret)))
     if any(row.unknown for row in rows):
-        chosen.append(TableColumn("unknown", lambda row: f"{row.unknown / max(row.tokens, 1):.1%}"))
+        columns.append(
+            TableColumn("unknown", lambda row: f"{row.unknown / max(row.tokens, 1):.1%}")
+        )
     if any(row.train_seconds is not None for row in rows):
-        chosen.append(TableColumn("training", lambda row: _duration(row.train_seconds)))
-    return tuple(chosen)
+        columns.append(TableColumn("training", lambda row: _duration(row.train_seconds)))
+    return tuple(columns)
 
 
 def caption(comparison: Comparison) -> str:
@@ -91,7 +93,7 @@ def caption(comparison: Comparison) -> str:
     carried = ", state carried over lines" if row.convention.state_carried else ""
     cut = f", cut at {row.convention.max_length}" if row.convention.max_length else ""
     source = ", each given its source" if row.convention.source else ""
-    amounts = {f"{each.tokens:,} tokens" for each in comparison.rows}
+    amounts = {f"{compared.tokens:,} tokens" for compared in comparison.rows}
     amount = amounts.pop() if len(amounts) == 1 else f"{row.characters:,} characters"
     text = (
         f"{comparison.corpus}, {comparison.split} split: {row.sequences:,} "
@@ -117,17 +119,17 @@ def rich_table(comparison: Comparison) -> Table:
     from rich.table import Table
 
     table = Table(title=terminal_cell(caption(comparison)), title_justify="left", title_style="")
-    shown = table_columns(comparison)
-    for column in shown:
+    columns = table_columns(comparison)
+    for column in columns:
         table.add_column(
             column.heading, justify="right" if column.number else "left", no_wrap=column.number
         )
-    parts = row_groups(comparison)
-    for group in parts:
-        if len(parts) > 1:
+    groups = row_groups(comparison)
+    for group in groups:
+        if len(groups) > 1:
             table.add_row(f"[italic]{terminal_cell(group.title)}[/italic]")
         for row in group.rows:
-            table.add_row(*(terminal_cell(column.show(row)) for column in shown))
+            table.add_row(*(terminal_cell(column.show(row)) for column in columns))
         table.add_section()
     return table
 
@@ -141,23 +143,27 @@ def rich_differences(comparison: Comparison) -> Table:
         table.add_column(heading)
     for heading in ("first - second", "95 % interval", "p"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for each in comparison.differences:
-        table.add_row(terminal_cell(each.first), terminal_cell(each.second), *_difference(each))
+    for difference in comparison.differences:
+        table.add_row(
+            terminal_cell(difference.first),
+            terminal_cell(difference.second),
+            *_difference(difference),
+        )
     return table
 
 
 def markdown(comparison: Comparison) -> str:
     """The table, differences and notes in Markdown."""
-    shown = table_columns(comparison)
+    columns = table_columns(comparison)
     lines = [markdown_escape(caption(comparison)), ""]
-    parts = row_groups(comparison)
-    for group in parts:
-        if len(parts) > 1:
+    groups = row_groups(comparison)
+    for group in groups:
+        if len(groups) > 1:
             lines += [f"**{markdown_escape(group.title)}**", ""]
         lines += markdown_rows(
-            [column.heading for column in shown],
-            [column.number for column in shown],
-            ([column.show(row) for column in shown] for row in group.rows),
+            [column.heading for column in columns],
+            [column.number for column in columns],
+            ([column.show(row) for column in columns] for row in group.rows),
         )
         lines.append("")
     if comparison.differences:
@@ -170,23 +176,23 @@ def markdown(comparison: Comparison) -> str:
 
 def latex(comparison: Comparison) -> str:
     """A LaTeX `table` with the package booktabs; notes go into the caption."""
-    shown = table_columns(comparison)
-    align = "".join("r" if column.number else "l" for column in shown)
+    columns = table_columns(comparison)
+    align = "".join("r" if column.number else "l" for column in columns)
     lines = [
         r"\begin{table}",
         r"  \centering",
         rf"  \begin{{tabular}}{{{align}}}",
         r"    \toprule",
-        "    " + " & ".join(latex_escape(column.heading) for column in shown) + r" \\",
+        "    " + " & ".join(latex_escape(column.heading) for column in columns) + r" \\",
     ]
-    parts = row_groups(comparison)
-    for group in parts:
+    groups = row_groups(comparison)
+    for group in groups:
         lines.append(r"    \midrule")
-        if len(parts) > 1:
+        if len(groups) > 1:
             title = latex_escape(group.title)
-            lines.append(rf"    \multicolumn{{{len(shown)}}}{{l}}{{\emph{{{title}}}}} \\")
+            lines.append(rf"    \multicolumn{{{len(columns)}}}{{l}}{{\emph{{{title}}}}} \\")
         for row in group.rows:
-            cells = (latex_escape(column.show(row)) for column in shown)
+            cells = (latex_escape(column.show(row)) for column in columns)
             lines.append("    " + " & ".join(cells) + r" \\")
     words = " ".join((caption(comparison), *comparison.notes))
     return "\n".join(
@@ -203,9 +209,9 @@ def latex(comparison: Comparison) -> str:
 
 def comparison_json(comparison: Comparison) -> dict[str, object]:
     """The comparison as JSON: non-finite numbers become null."""
-    found = _finite(comparison.as_dict())
-    assert isinstance(found, dict)
-    return found
+    record = _finite(comparison.as_dict())
+    assert isinstance(record, dict)
+    return record
 
 
 def _finite(value: object) -> object:
@@ -239,10 +245,10 @@ def _duration(seconds: float | None) -> str:
     return MISSING_CELL if seconds is None else format_exact_duration(seconds)
 
 
-def _difference(each: Difference) -> tuple[str, str, str]:
-    unit = "" if each.unit == "token" else " /char"
-    value = f"{each.nats:+.4f}{unit}"
-    return value, f"{each.low:+.4f} … {each.high:+.4f}", f"{each.p_value:.4f}"
+def _difference(difference: Difference) -> tuple[str, str, str]:
+    unit = "" if difference.unit == "token" else " /char"
+    value = f"{difference.nats:+.4f}{unit}"
+    return value, f"{difference.low:+.4f} … {difference.high:+.4f}", f"{difference.p_value:.4f}"
 
 
 def markdown_rows(

@@ -1,4 +1,4 @@
-"""Conditional scores: the log-probability of a continuation given a prefix."""
+"""Conditional scores: log p(continuation | prefix) in nats, or the nearest substitute."""
 
 from __future__ import annotations
 
@@ -69,41 +69,41 @@ def conditional_scores(
       unknown but the same for all continuations of a prefix: unnormalised, where the score is exact
       or an energy (energies compare only at equal length); a bound remains one.
     """
-    fresh = scorer.with_method()
-    if end and not fresh.convention.end:
+    independent = scorer.with_method()
+    if end and not independent.convention.end:
         raise UserError(
             "this model is conditioned on the length, so the end token has no score; remove "
             "--end (in Python end=)."
         )
-    method, system = fresh.method, fresh.system
+    method, system = independent.method, independent.system
     if method is not None and method.masked:
-        yield from _masked(fresh, pairs)
+        yield from _score_masked(independent, pairs)
     elif isinstance(system, Step) and (method is None or method.name != "energy"):
-        yield from _paired(fresh, pairs, partial(_continuation, end=end))
+        yield from _score_pairs(independent, pairs, partial(_continuation, end=end))
     elif method is None and isinstance(system, Fill) and not isinstance(system, Energy):
-        yield from _masked(scorer.with_method("norm"), pairs)
+        yield from _score_masked(scorer.with_method("norm"), pairs)
     else:
-        yield from _paired(fresh, pairs, partial(_part_or_whole, end=end))
+        yield from _score_pairs(independent, pairs, partial(_part_or_whole, end=end))
 
 
 def with_separator(prefix: str, continuation: str, separator: str) -> str:
     """Prepend a separator to the continuation, unless there is a space at the boundary already."""
-    apart = prefix[-1:].isspace() or continuation[:1].isspace()
-    return continuation if apart or not prefix or not continuation else separator + continuation
+    has_space = prefix[-1:].isspace() or continuation[:1].isspace()
+    return continuation if has_space or not prefix or not continuation else separator + continuation
 
 
-def _masked(scorer: Scorer, pairs: Iterable[tuple[str, str]]) -> Iterator[ConditionalScore]:
+def _score_masked(scorer: Scorer, pairs: Iterable[tuple[str, str]]) -> Iterator[ConditionalScore]:
     """Mask and score the continuation's positions only, those of many pairs together."""
-    waiting = iter(pairs)
-    while chunk := list(islice(waiting, PAIRS_PER_CHUNK)):
+    remaining = iter(pairs)
+    while chunk := list(islice(remaining, PAIRS_PER_CHUNK)):
         texts = [prefix + continuation for prefix, continuation in chunk]
-        after = [len(prefix) for prefix, _ in chunk]
-        scores = score_masked_texts(scorer, texts, per_token=True, after=after)
+        prefix_lengths = [len(prefix) for prefix, _ in chunk]
+        scores = score_masked_texts(scorer, texts, per_token=True, after=prefix_lengths)
         for (prefix, continuation), score in zip(chunk, scores, strict=True):
             yield _continuation(prefix, continuation, score, end=False)
 
 
-def _paired(
+def _score_pairs(
     scorer: Scorer,
     pairs: Iterable[tuple[str, str]],
     record: Callable[[str, str, Score], ConditionalScore],
@@ -116,34 +116,33 @@ def _paired(
             waiting.append((prefix, continuation))
             yield prefix + continuation
 
-    for found in scorer.score(texts()):
-        yield record(*waiting.popleft(), found)
+    for score in scorer.score(texts()):
+        yield record(*waiting.popleft(), score)
 
 
 def _continuation(prefix: str, continuation: str, score: Score, *, end: bool) -> ConditionalScore:
     """The score of the tokens that end inside the continuation."""
     inside = tuple(token for token in score.per_token if token.end > len(prefix))
-    closing = [t for t in score.per_token if t.start == t.end == len(score.text)]
-    kept = tuple(t for t in inside if t not in closing) + (tuple(closing) if end else ())
-    found = _record(prefix, continuation, score, kept, sum(token.log_prob for token in kept))
-    return replace(found, convention=replace(found.convention, end=end))
+    end_tokens = [t for t in score.per_token if t.start == t.end == len(score.text)]
+    scored = tuple(t for t in inside if t not in end_tokens) + (tuple(end_tokens) if end else ())
+    record = _record(prefix, continuation, score, scored, sum(token.log_prob for token in scored))
+    return replace(record, convention=replace(record.convention, end=end))
 
 
 def _part_or_whole(prefix: str, continuation: str, score: Score, *, end: bool) -> ConditionalScore:
     """The continuation's score, or the whole text's where tokens have none."""
     if score.kind == "reconstruction" or _by_chain_rule(score):
         return _continuation(prefix, continuation, score, end=end)
-    whole = _record(prefix, continuation, score, score.per_token, score.total)
+    record = _record(prefix, continuation, score, score.per_token, score.total)
     kind: ScoreKind = "bound" if score.kind == "bound" else "unnormalised"
     convention = replace(score.convention, method=WHOLE_TEXT)
-    return replace(whole, kind=kind, convention=convention, tokens=score.tokens, per_token=())
+    return replace(record, kind=kind, convention=convention, tokens=score.tokens, per_token=())
 
 
 def _by_chain_rule(score: Score) -> bool:
     """Whether the token scores are exact log p(token | all before it)."""
-    return (
-        score.kind == "exact" and score.convention.order == LEFT_TO_RIGHT and score.has_token_scores
-    )
+    left_to_right = score.convention.order == LEFT_TO_RIGHT
+    return score.kind == "exact" and left_to_right and score.has_token_scores
 
 
 def whole_texts_only(card: Card) -> bool:
@@ -155,18 +154,18 @@ def whole_texts_only(card: Card) -> bool:
 
 
 def _record(
-    prefix: str, continuation: str, score: Score, kept: Sequence[TokenScore], total: float
+    prefix: str, continuation: str, score: Score, scored: Sequence[TokenScore], total: float
 ) -> ConditionalScore:
     boundary = len(prefix)
     return ConditionalScore(
         prefix=prefix,
         continuation=continuation,
         total=total,
-        tokens=len(kept),
+        tokens=len(scored),
         characters=len(continuation),
         kind=score.kind,
         convention=score.convention,
-        per_token=tuple(kept),
-        token_crosses_boundary=any(token.start < boundary < token.end for token in kept),
-        unknown=sum(token.unknown for token in kept),
+        per_token=tuple(scored),
+        token_crosses_boundary=any(token.start < boundary < token.end for token in scored),
+        unknown=sum(token.unknown for token in scored),
     )

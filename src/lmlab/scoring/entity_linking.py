@@ -1,4 +1,4 @@
-"""Entity linking: the mentions of a text and the entities they refer to."""
+"""Entity linking of texts, streamed: mentions with character spans and their linked entities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from lmlab.core.entity_mentions import NO_ENTITY, MentionLink
 from lmlab.core.evaluation_mode import evaluation_mode
-from lmlab.core.protocols import Link, require
+from lmlab.core.protocols import require
+from lmlab.core.retrieval_protocols import Link
 from lmlab.data.batches import pad_rows
 
 
@@ -46,13 +47,13 @@ def link_entities(
     require(system, Link, "link")
     for text in texts:
         ids, offsets = tokenizer.encode_with_offsets(text)
-        opening, end = system.vocabulary.bos, system.vocabulary.end
+        start, end = system.vocabulary.bos, system.vocabulary.end
         tail = [end] if layout.end and end is not None else []
-        batch = pad_rows([[opening, *ids, *tail]], system)
+        batch = pad_rows([[start, *ids, *tail]], system)
         system.check_length(batch.tokens.shape[1])
         with evaluation_mode(system):
-            found = system.link(batch)
-        mentions = tuple(_mention(text, offsets, each, system.knowledge) for each in found)
+            links = system.link(batch)
+        mentions = tuple(_mention(text, offsets, link, system.knowledge) for link in links)
         yield LinkedText(text=text, mentions=mentions)
 
 

@@ -1,4 +1,4 @@
-"""Formatting of scores: descriptions of score kinds, conventions and summaries."""
+"""Score formatting in one line: kinds of score, scoring conventions, summaries (perplexity)."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ def describe_convention(convention: Convention) -> str:
     if convention.source:
         parts.append("each text given its source")
     if convention.state_carried:
-        what = "windows continue" if convention.lookahead else "state carried"
-        parts.append(f"{what} from line to line")
+        context = "windows continue" if convention.lookahead else "state carried"
+        parts.append(f"{context} from line to line")
     if convention.window is not None:
         stride = "" if convention.stride is None else f", stride {convention.stride}"
         middle = " in the middle of its windows" if convention.lookahead else ""
         parts.append(f"context of {convention.window} tokens{stride}{middle}")
     if convention.memory is not None:
-        every = (
+        memory = (
             "each"
             if convention.segment_length is None
             else f"segments of {convention.segment_length}, each"
         )
-        parts.append(f"{every} with a memory of {convention.memory} tokens")
+        parts.append(f"{memory} with a memory of {convention.memory} tokens")
     if convention.max_length is not None:
         parts.append(f"cut at {convention.max_length} tokens")
     if convention.method != "own":
         positions = ",".join(map(str, convention.positions))
-        hidden = f" at {positions}" if positions else ""
+        masked = f" at {positions}" if positions else ""
         head = " without its head" if convention.head == "none" else ""
-        parts.append(f"method {convention.method}{hidden}{head}")
+        parts.append(f"method {convention.method}{masked}{head}")
     return "; ".join([*parts, convention.order])
 
 
-def format_count(count: int, what: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """`1 token`, `2,000 tokens`."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def describe_summary(summary: Summary) -> str:

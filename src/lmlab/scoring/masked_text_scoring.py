@@ -12,13 +12,13 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.score import Score
 from lmlab.data.batches import pad_rows
-from lmlab.scoring.score_accumulator import ScoreAccumulator
+from lmlab.scoring.score_accumulator import ScoreAccumulator, ScoringRow
 
 POSITIONS_PER_BATCH = 131_072
 """Window positions batched together: small strides have many times a text's tokens."""
 
 if TYPE_CHECKING:
-    from lmlab.scoring.scorer import Scorer, ScoringRow
+    from lmlab.scoring.scorer import Scorer
     from lmlab.scoring.scoring_methods import ScoringMethod
 
 
@@ -33,60 +33,64 @@ def score_masked_texts(
     together.
     """
     assert scorer.method is not None
-    tallies = [ScoreAccumulator(text, scorer.vocabulary, per_token=per_token) for text in texts]
+    accumulators = [
+        ScoreAccumulator(text, scorer.vocabulary, per_token=per_token) for text in texts
+    ]
     rows: list[ScoringRow] = []
-    for tally in tallies:
-        tally.add_tokens(scorer.predicted(tally, per_token=True))
-        rows += scorer.rows(tally)
-    begins = {} if after is None else dict(zip(tallies, after, strict=True))
-    for tally in tallies:
-        tokens = zip(tally.pending, tally.spans, strict=True)
+    for accumulator in accumulators:
+        accumulator.add_tokens(scorer.predicted(accumulator, per_token=True))
+        rows += scorer.rows(accumulator)
+    prefix_lengths = {} if after is None else dict(zip(accumulators, after, strict=True))
+    for accumulator in accumulators:
+        tokens = zip(accumulator.pending, accumulator.spans, strict=True)
         ends = [span[1] for id, span in tokens if id != scorer.vocabulary.end]
-        _check_positions(scorer.method, tally.text, ends, begins.get(tally, 0))
-    words = _words(scorer, tallies) if scorer.method.name == "within-word" else {}
-    found: dict[ScoreAccumulator, tuple[list[float], list[bool]]] = {
-        tally: ([], []) for tally in tallies
+        _check_positions(scorer.method, accumulator.text, ends, prefix_lengths.get(accumulator, 0))
+    words = _words(scorer, accumulators) if scorer.method.name == "within-word" else {}
+    scored: dict[ScoreAccumulator, tuple[list[float], list[bool]]] = {
+        accumulator: ([], []) for accumulator in accumulators
     }
-    for some in _in_bounds(rows):
-        for row, values, counts in _score_rows(scorer, some, begins, words):
-            own_values, own_counts = found[row.accumulator]
-            own_values += values
-            own_counts += counts
-    for tally in tallies:
-        tally.add_selected(*found[tally], scorer.method.kind)
-        yield tally.score(scorer.convention)
+    for group in _row_groups(rows):
+        for row, values, counts in _score_rows(scorer, group, prefix_lengths, words):
+            text_values, text_counts = scored[row.accumulator]
+            text_values += values
+            text_counts += counts
+    for accumulator in accumulators:
+        accumulator.add_selected(*scored[accumulator], scorer.method.kind)
+        yield accumulator.score(scorer.convention)
 
 
-def _in_bounds(rows: Sequence[ScoringRow]) -> Iterator[list[ScoringRow]]:
+def _row_groups(rows: Sequence[ScoringRow]) -> Iterator[list[ScoringRow]]:
     """The rows in lists of at most `POSITIONS_PER_BATCH` positions each, padding included."""
-    some: list[ScoringRow] = []
-    longest = 0
+    group: list[ScoringRow] = []
+    max_length = 0
     for row in rows:
-        longest = max(longest, row.positions)
-        if some and longest * (len(some) + 1) > POSITIONS_PER_BATCH:
-            yield some
-            some, longest = [], row.positions
-        some.append(row)
-    if some:
-        yield some
+        max_length = max(max_length, row.positions)
+        if group and max_length * (len(group) + 1) > POSITIONS_PER_BATCH:
+            yield group
+            group, max_length = [], row.positions
+        group.append(row)
+    if group:
+        yield group
 
 
 def _score_rows(
     scorer: Scorer,
     rows: Sequence[ScoringRow],
-    begins: dict[ScoreAccumulator, int],
+    prefix_lengths: dict[ScoreAccumulator, int],
     words: dict[ScoreAccumulator, list[int]],
 ) -> Iterator[tuple[ScoringRow, list[float], list[bool]]]:
     """Each row with the scores of the tokens its window adds, and which of them count."""
     assert scorer.method is not None
     batch = pad_rows([row.tokens for row in rows], scorer.system)
-    scored = scorer.method.scored_positions(batch, scorer.system) & _counted(batch, rows, begins)
-    numbers = _numbered(batch, rows, words) if words else None
-    found = scorer.method.scores(
-        scorer.system, batch, scored, words=numbers, tokens=scorer.tokens_per_batch
+    scored = scorer.method.scored_positions(batch, scorer.system) & _counted_mask(
+        batch, rows, prefix_lengths
+    )
+    word_indices = _word_indices(batch, rows, words) if words else None
+    scores = scorer.method.scores(
+        scorer.system, batch, scored, words=word_indices, tokens=scorer.tokens_per_batch
     )
     scorer.progress(int(scored.sum()))
-    values, counts = found.double().cpu(), scored.cpu()
+    values, counts = scores.double().cpu(), scored.cpu()
     for index, row in enumerate(rows):
         yield row, values[index, row.counted].tolist(), counts[index, row.counted].tolist()
 
@@ -110,41 +114,41 @@ def _check_positions(method: ScoringMethod, text: str, ends: Sequence[int], afte
         )
 
 
-def _counted(
-    batch: Batch, rows: Sequence[ScoringRow], begins: dict[ScoreAccumulator, int]
+def _counted_mask(
+    batch: Batch, rows: Sequence[ScoringRow], prefix_lengths: dict[ScoreAccumulator, int]
 ) -> Tensor:
     """Mask (B, T) of the positions that count: those a row's window adds, after its `after`."""
     counted = torch.zeros(batch.tokens.shape, dtype=torch.bool)
     for index, row in enumerate(rows):
         counted[index, row.counted] = True
-        begin = begins.get(row.accumulator, 0)
-        if begin:
+        prefix_length = prefix_lengths.get(row.accumulator, 0)
+        if prefix_length:
             first = max(row.begin, 1)
             spans = row.accumulator.spans[first - 1 : row.end - 1]
-            behind = torch.tensor([end > begin for _, end in spans], dtype=torch.bool)
-            counted[index, first - row.begin : row.end - row.begin] &= behind
+            after_prefix = torch.tensor([end > prefix_length for _, end in spans], dtype=torch.bool)
+            counted[index, first - row.begin : row.end - row.begin] &= after_prefix
     return counted.to(batch.tokens.device)
 
 
 def _words(
-    scorer: Scorer, tallies: Sequence[ScoreAccumulator]
+    scorer: Scorer, accumulators: Sequence[ScoreAccumulator]
 ) -> dict[ScoreAccumulator, list[int]]:
     """The index of the word that each token of a text belongs to."""
     if not hasattr(scorer.tokenizer, "words"):
         raise UserError(
-            "within-word needs a tokeniser with word boundaries, which this model's does not "
+            "within-word needs a tokenizer with word boundaries, which this model's does not "
             "have; use norm."
         )
-    return {tally: scorer.tokenizer.words(tally.text) for tally in tallies}
+    return {accumulator: scorer.tokenizer.words(accumulator.text) for accumulator in accumulators}
 
 
-def _numbered(
+def _word_indices(
     batch: Batch, rows: Sequence[ScoringRow], words: dict[ScoreAccumulator, list[int]]
 ) -> Tensor:
     """Word indices (B, T) of the positions; each special token is a word of its own."""
-    numbers = torch.full(batch.tokens.shape, -1)
+    word_indices = torch.full(batch.tokens.shape, -1)
     for index, row in enumerate(rows):
         first = max(row.begin, 1)
-        there = torch.tensor(words[row.accumulator][first - 1 : row.end - 1], dtype=torch.long)
-        numbers[index, first - row.begin :][: len(there)] = there
-    return numbers.to(batch.tokens.device)
+        row_words = torch.tensor(words[row.accumulator][first - 1 : row.end - 1], dtype=torch.long)
+        word_indices[index, first - row.begin :][: len(row_words)] = row_words
+    return word_indices.to(batch.tokens.device)

@@ -1,4 +1,4 @@
-"""Minimal pairs: does a model give the good sentence a higher probability than the bad one?
+"""Minimal pairs (BLiMP): accuracy by phenomenon, of one model or several with their differences.
 
 Warstadt et al. 2020, BLiMP: The Benchmark of Linguistic Minimal Pairs for English. Any scoring
 model can be evaluated, also an unnormalised one: its constant cancels within a pair where it is the
@@ -101,9 +101,9 @@ class MinimalPairsReport:
     def as_dict(self) -> dict[str, object]:
         return {
             "overall": self.overall.as_dict(),
-            "files": [each.as_dict() for each in self.files],
-            "phenomena": [each.as_dict() for each in self.phenomena],
-            "paradigms": [each.as_dict() for each in self.paradigms],
+            "files": [accuracy.as_dict() for accuracy in self.files],
+            "phenomena": [accuracy.as_dict() for accuracy in self.phenomena],
+            "paradigms": [accuracy.as_dict() for accuracy in self.paradigms],
             "kind": self.kind,
             "convention": self.convention.as_dict(),
             "ties": "counted as wrong in accuracy, as one half in accuracy_ties_half",
@@ -118,7 +118,7 @@ def read_minimal_pairs(paths: Iterable[Path | str]) -> Iterator[MinimalPair]:
     Each row needs `sentence_good` and `sentence_bad`; `linguistics_term` or `phenomenon`, and
     `UID`, group them. An invalid row is an error that names its file and line.
     """
-    for path in (file for each in map(Path, paths) for file in _files(each)):
+    for path in (file for given_path in map(Path, paths) for file in _files(given_path)):
         if not path.is_file():
             raise UserError(f"there is no file {path}; check the path.")
         count = 0
@@ -133,10 +133,10 @@ def read_minimal_pairs(paths: Iterable[Path | str]) -> Iterator[MinimalPair]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob("*.jsonl"))
-    if not found:
+    files = sorted(path.glob("*.jsonl"))
+    if not files:
         raise UserError(f"the folder {path} holds no .jsonl file; give files of minimal pairs.")
-    return found
+    return files
 
 
 def _read_row(text: str, file: str, line: int) -> MinimalPair:
@@ -149,8 +149,8 @@ def _read_row(text: str, file: str, line: int) -> MinimalPair:
         raise UserError(f"{file}, line {line}: expected a JSON object, not {type(row).__name__}.")
     for key in ("sentence_good", "sentence_bad"):
         if not isinstance(row.get(key), str) or not row[key].strip():
-            found = ", ".join(map(str, row)) or "nothing"
-            raise UserError(f"{file}, line {line}: expected a sentence under {key!r}, got {found}.")
+            keys = ", ".join(map(str, row)) or "nothing"
+            raise UserError(f"{file}, line {line}: expected a sentence under {key!r}, got {keys}.")
     return MinimalPair(
         good=row["sentence_good"],
         bad=row["sentence_bad"],
@@ -180,17 +180,17 @@ def score_minimal_pairs(scorer: Scorer, pairs: Iterable[MinimalPair]) -> Minimal
         pair = waiting.popleft()
         first = first or good
         credits.append(_credit(good, bad))
-        for what, counts in groups.items():
-            name = str(getattr(pair, what)) if what else "all"
+        for grouping, counts in groups.items():
+            name = str(getattr(pair, grouping)) if grouping else "all"
             counts.setdefault(name, _Count()).add(good, bad)
     if first is None:
         raise UserError("there are no pairs to evaluate.")
-    files, phenomena, paradigms = (_accuracies(groups[w]) for w in ("file", "phenomenon", "uid"))
+    files, phenomena, paradigms = (_accuracies(groups[by]) for by in ("file", "phenomenon", "uid"))
     return MinimalPairsReport(
         overall=_accuracies(groups[""])[0],
         files=files,
         phenomena=phenomena,
-        paradigms=tuple(each for each in paradigms if each.name),
+        paradigms=tuple(paradigm for paradigm in paradigms if paradigm.name),
         kind=first.kind,
         convention=first.convention,
         credits=tuple(credits),
@@ -250,8 +250,8 @@ class MinimalPairsComparison:
     differences: tuple[MinimalPairsDifference, ...]
 
     def as_dict(self) -> dict[str, object]:
-        models = [{"model": name, **each.as_dict()} for name, each in self.reports.items()]
-        return {"models": models, "differences": [asdict(each) for each in self.differences]}
+        models = [{"model": name, **report.as_dict()} for name, report in self.reports.items()]
+        return {"models": models, "differences": [asdict(report) for report in self.differences]}
 
     def write_csv(self, file: IO[str], *, raw: bool = False) -> None:
         """Write a CSV row per model and group: model, by, name, and the fields of `PairAccuracy`.
@@ -273,10 +273,10 @@ class MinimalPairsComparison:
 def accuracies_by_group(report: MinimalPairsReport) -> Iterator[tuple[str, PairAccuracy]]:
     """The overall accuracy, then by file, phenomenon and paradigm, each with its grouping."""
     yield "all", report.overall
-    for by, some in zip(
+    for by, accuracies in zip(
         PAIR_GROUPS, (report.files, report.phenomena, report.paradigms), strict=True
     ):
-        yield from ((by, each) for each in some)
+        yield from ((by, accuracy) for accuracy in accuracies)
 
 
 def compare_minimal_pairs(
@@ -290,9 +290,11 @@ def compare_minimal_pairs(
         ratios = paired_bootstrap(credits, np.ones_like(credits), seed=seed)
         for first, second in combinations(range(len(names)), 2):
             value = float(credits[:, first].mean() - credits[:, second].mean())
-            found = interval(ratios, value, first, second)
+            difference = interval(ratios, value, first, second)
             differences.append(
-                MinimalPairsDifference(first=names[first], second=names[second], interval=found)
+                MinimalPairsDifference(
+                    first=names[first], second=names[second], interval=difference
+                )
             )
     return MinimalPairsComparison(reports=reports, differences=tuple(differences))
 

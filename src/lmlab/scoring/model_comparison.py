@@ -1,4 +1,4 @@
-"""Model comparison on a split: one table whose rows state the kind of each score."""
+"""Model comparison on a split: seeds grouped, bootstrap tests of differences, score kind by row."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ FEW_TEXTS = 30
 
 def comparison_notes(rows: Sequence[ComparisonRow], corpus: Corpus, split: str) -> Iterator[str]:
     """A sentence for each caveat; none where all rows are comparable."""
-    yield from _mixed(rows)
+    yield from _notes_on_all(rows)
     for row in rows:
-        yield from _about(row)
+        yield from _notes_on_row(row)
     if len(rows) > 1 and rows[0].sequences < FEW_TEXTS:
         yield (
             f"Only {rows[0].sequences} texts were scored: with so few, the bootstrap "
@@ -60,7 +60,7 @@ def comparison_notes(rows: Sequence[ComparisonRow], corpus: Corpus, split: str) 
         yield f"{corpus.name} has no {split} split; another is used instead."
 
 
-def _mixed(rows: Sequence[ComparisonRow]) -> Iterator[str]:
+def _notes_on_all(rows: Sequence[ComparisonRow]) -> Iterator[str]:
     kinds = sorted({row.kind for row in rows})
     if len(kinds) > 1:
         yield (
@@ -82,7 +82,7 @@ def _mixed(rows: Sequence[ComparisonRow]) -> Iterator[str]:
         yield f"The rows were scored by different conventions ({', '.join(differing)})."
 
 
-def _about(row: ComparisonRow) -> Iterator[str]:
+def _notes_on_row(row: ComparisonRow) -> Iterator[str]:
     if len(set(row.seeds)) < len(row.seeds):
         yield f"{row.name}: some of its runs share a seed, so their spread is not one over seeds."
     if math.isinf(row.nats_per_token):
@@ -119,14 +119,14 @@ def compare_models(
     """
     check_seed(seed)
     _check(models, corpus)
-    measured = [evaluate_split(model, corpus, split, progress) for model in models]
-    groups = list(group_by_seed(measured).values())
+    evaluations = [evaluate_split(model, corpus, split, progress) for model in models]
+    groups = list(group_by_seed(evaluations).values())
     true = _true_nats(corpus, split)
     entries = [
         _Entry(
             row=_row(group, name, true),
             first=group[0],
-            totals=np.mean([each.totals for each in group], axis=0),
+            totals=np.mean([evaluation.totals for evaluation in group], axis=0),
         )
         for group, name in zip(groups, _names(groups), strict=True)
     ]
@@ -139,7 +139,7 @@ def compare_models(
         differences=tuple(_differences(entries, seed, resamples)),
         floor=_floor(corpus, true),
         notes=tuple(comparison_notes(rows, corpus, split)),
-        sentences=_shown(entries, corpus, split),
+        sentences=_compared_sentences(entries, corpus, split),
         totals={entry.row.name: entry.totals for entry in entries},
     )
 
@@ -158,10 +158,10 @@ def _check(models: Sequence[ScorableModel], corpus: Corpus) -> None:
     if not models:
         raise UserError("there is nothing to compare; give at least one run.")
     paths = [str(model.path) for model in models]
-    twice = sorted({path for path in paths if paths.count(path) > 1})
-    if twice:
+    repeated = sorted({path for path in paths if paths.count(path) > 1})
+    if repeated:
         raise UserError(
-            f"the run {twice[0]} is given twice; name each run once (lmlab.wrap takes a name=)."
+            f"the run {repeated[0]} is given twice; name each run once (lmlab.wrap takes a name=)."
         )
     for model in models:
         _check_sides(model, corpus)
@@ -184,7 +184,7 @@ def _check_sides(model: ScorableModel, corpus: Corpus) -> None:
 def _names(groups: Sequence[Sequence[SplitEvaluation]]) -> list[str]:
     """The system's name; where rows share it, the common part of their folder names."""
     systems = [group[0].model.card.name for group in groups]
-    folders = [_common_name([each.model.path.name for each in group]) for group in groups]
+    folders = [_common_name([run.model.path.name for run in group]) for group in groups]
     names = [
         system if systems.count(system) == 1 else folder
         for system, folder in zip(systems, folders, strict=True)
@@ -208,24 +208,28 @@ def _common_name(names: Sequence[str]) -> str:
 def _row(group: Sequence[SplitEvaluation], name: str, true: _True | None) -> ComparisonRow:
     first = group[0].summary
     model = group[0].model
-    nats = [each.summary.nats_per_token for each in group]
+    nats = [run.summary.nats_per_token for run in group]
     mean = float(np.mean(nats))
-    several = len(group) > 1 and all(map(math.isfinite, nats))
+    has_spread = len(group) > 1 and all(map(math.isfinite, nats))
     floor = None
     if true is not None and _whole_texts(first.convention):
         floor = true.nats / first.tokens
-    seconds = [found for each in group if (found := training_seconds(each.model.path)) is not None]
+    seconds = [
+        seconds_of_run
+        for run in group
+        if (seconds_of_run := training_seconds(run.model.path)) is not None
+    ]
     return ComparisonRow(
         name=name,
-        runs=tuple(str(each.model.path) for each in group),
+        runs=tuple(str(run.model.path) for run in group),
         system=model.card.name,
-        seeds=tuple(int(each.model.config.get("seed", 0)) for each in group),
+        seeds=tuple(int(run.model.config.get("seed", 0)) for run in group),
         kind=first.kind,
         convention=first.convention,
         tokenization=tokenization(model),
         parameters=int(model.system.parameter_count),
         nats_per_token=mean,
-        seed_std=float(np.std(nats, ddof=1)) if several else None,
+        seed_std=float(np.std(nats, ddof=1)) if has_spread else None,
         perplexity=_perplexity(mean) if first.kind in NORMALISED_KINDS else None,
         bits_per_character=_mean_bits(group),
         tokens=first.tokens,
@@ -241,9 +245,9 @@ def _row(group: Sequence[SplitEvaluation], name: str, true: _True | None) -> Com
 
 def _mean_bits(group: Sequence[SplitEvaluation]) -> float | None:
     """Bits per character, the mean over seeds; None where they are undefined."""
-    found = [each.summary.bits_per_character for each in group]
-    known = [bits for bits in found if bits is not None]
-    return float(np.mean(known)) if known else None
+    all_bits = [evaluation.summary.bits_per_character for evaluation in group]
+    defined = [bits for bits in all_bits if bits is not None]
+    return float(np.mean(defined)) if defined else None
 
 
 def _perplexity(nats: float) -> float | None:
@@ -281,16 +285,16 @@ def _true_nats(corpus: Corpus, split: str) -> _True | None:
 
 
 def _floor(corpus: Corpus, true: _True | None) -> EntropyFloor | None:
-    known = corpus.truth
-    if true is None or known is None:
+    truth = corpus.truth
+    if true is None or truth is None:
         return None
     per_token = None
-    if isinstance(known, TruthWithLength):
-        per_token = known.entropy / known.expected_tokens
+    if isinstance(truth, TruthWithLength):
+        per_token = truth.entropy / truth.expected_tokens
     return EntropyFloor(
         nats_per_text=true.nats / true.texts,
         bits_per_character=true.nats / math.log(2) / max(true.characters, 1),
-        entropy=known.entropy,
+        entropy=truth.entropy,
         entropy_per_token=per_token,
     )
 
@@ -304,17 +308,17 @@ def _order(row: ComparisonRow) -> tuple[int, str, float, str]:
 def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterator[Difference]:
     """All pairs of rows of the same kind, the better first; per character where tokens differ, and
     omitted where that is undefined."""
-    able = [entry for entry in entries if np.isfinite(entry.totals).all()]
-    if len(able) < 2:
+    finite = [entry for entry in entries if np.isfinite(entry.totals).all()]
+    if len(finite) < 2:
         return
-    nats = np.stack([-entry.totals for entry in able], 1)
+    nats = np.stack([-entry.totals for entry in finite], 1)
     counts: dict[Unit, NDArray[np.float64]] = {
-        "token": np.stack([entry.first.tokens for entry in able], 1),
-        "character": np.stack([entry.first.characters for entry in able], 1),
+        "token": np.stack([entry.first.tokens for entry in finite], 1),
+        "character": np.stack([entry.first.characters for entry in finite], 1),
     }
     ratios: dict[Unit, NDArray[np.float64]] = {}
-    for i, j in combinations(range(len(able)), 2):
-        one, other = able[i].row, able[j].row
+    for i, j in combinations(range(len(finite)), 2):
+        one, other = finite[i].row, finite[j].row
         if one.kind != other.kind:
             continue
         unit: Unit = "token" if one.tokenization == other.tokenization else "character"
@@ -322,21 +326,23 @@ def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterat
             continue
         if unit not in ratios:
             ratios[unit] = paired_bootstrap(nats, counts[unit], seed=seed, resamples=resamples)
-        whole = nats.sum(0) / np.maximum(counts[unit].sum(0), 1.0)
-        better, worse = (i, j) if whole[i] <= whole[j] else (j, i)
-        found = interval(ratios[unit], float(whole[better] - whole[worse]), better, worse)
+        means = nats.sum(0) / np.maximum(counts[unit].sum(0), 1.0)
+        better, worse = (i, j) if means[i] <= means[j] else (j, i)
+        difference = interval(ratios[unit], float(means[better] - means[worse]), better, worse)
         yield Difference(
-            first=able[better].row.name,
-            second=able[worse].row.name,
-            nats=found.value,
-            low=found.low,
-            high=found.high,
-            p_value=found.p_value,
+            first=finite[better].row.name,
+            second=finite[worse].row.name,
+            nats=difference.value,
+            low=difference.low,
+            high=difference.high,
+            p_value=difference.p_value,
             unit=unit,
         )
 
 
-def _shown(entries: Sequence[_Entry], corpus: Corpus, split: str) -> tuple[ComparedSentence, ...]:
+def _compared_sentences(
+    entries: Sequence[_Entry], corpus: Corpus, split: str
+) -> tuple[ComparedSentence, ...]:
     """The first few distinct short texts of the split, with token scores."""
     short: dict[str, Example] = {}
     for example in corpus.split(split).first(4 * MAX_SENTENCES):
@@ -348,7 +354,7 @@ def _shown(entries: Sequence[_Entry], corpus: Corpus, split: str) -> tuple[Compa
         ComparedSentence(
             text=example.text,
             source=example.condition,
-            tokens={name: found[place] for name, found in by_token.items()},
+            tokens={name: text_tokens[index] for name, text_tokens in by_token.items()},
         )
-        for place, example in enumerate(examples)
+        for index, example in enumerate(examples)
     )

@@ -1,4 +1,4 @@
-"""Pseudo-log-likelihood and its variants: scores of texts by masked language models.
+"""Masked-LM scores of texts: pseudo-log-likelihood, raw logits, within-word, several masks at once.
 
 | method | masked for token t | its score |
 |---|---|---|
@@ -82,18 +82,18 @@ def masked_token_scores(
     if scored is None:
         scored = scored_positions(batch, system.vocabulary)
     masked = scored if masked is None else masked
-    seen = "k-mask" in method and bool((scored & ~masked).any())
-    ask = _asking(system, method, head, seen=seen)
+    scores_visible = "k-mask" in method and bool((scored & ~masked).any())
+    score_fn = _score_function(system, method, head, scores_visible=scores_visible)
     copies = _copies(method, scored, masked, words)
     with evaluation_mode(system):
-        return score_masked_copies(ask, batch, copies, tokens_at_once=tokens_at_once)
+        return score_masked_copies(score_fn, batch, copies, tokens_at_once=tokens_at_once)
 
 
 def _copies(method: str, scored: Tensor, masked: Tensor, words: Tensor | None) -> MaskedCopies:
     if method == "simple":
-        return mask_together(scored, hidden=None)
+        return mask_together(scored, masked=None)
     if "k-mask" in method:
-        return mask_together(scored, hidden=masked)
+        return mask_together(scored, masked=masked)
     if method != "within-word":
         return mask_each(scored)
     if words is None:
@@ -101,47 +101,47 @@ def _copies(method: str, scored: Tensor, masked: Tensor, words: Tensor | None) -
     return mask_each(scored, words)
 
 
-def _asking(system: Any, method: str, head: LMHead, *, seen: bool) -> ScoreMasked:
-    """The scoring function of a method; `seen` where unmasked positions are scored."""
-    verb = f"the method {method}" + (" without a head" if head == "none" else "")
+def _score_function(system: Any, method: str, head: LMHead, *, scores_visible: bool) -> ScoreMasked:
+    """The scoring function of a method; `scores_visible` where unmasked positions are scored."""
+    use = f"the method {method}" + (" without a head" if head == "none" else "")
     if method in UNNORMALISED:
-        require(system, Logits, verb)
+        require(system, Logits, use)
         return _with_head(logit_at, system, head)
-    if head == "none" or seen:
-        require(system, Logits, verb)
+    if head == "none" or scores_visible:
+        require(system, Logits, use)
         return _with_head(_normalised_logit_at, system, head)
-    require(system, Fill, verb)
-    return lambda batch, hidden, asked: log_prob_at(system, batch, hidden, asked)
+    require(system, Fill, use)
+    return lambda batch, masked, targets: log_prob_at(system, batch, masked, targets)
 
 
-def _with_head(ask: Callable[..., Tensor], system: Any, head: LMHead) -> ScoreMasked:
-    return lambda batch, hidden, asked: ask(system, batch, hidden, asked, head=head)
+def _with_head(score_fn: Callable[..., Tensor], system: Any, head: LMHead) -> ScoreMasked:
+    return lambda batch, masked, targets: score_fn(system, batch, masked, targets, head=head)
 
 
-def log_prob_at(system: Any, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
-    """Log-probabilities (N,) of the tokens at `asked` (B, T), a subset of the masked `hidden`."""
+def log_prob_at(system: Any, batch: Batch, masked: Tensor, targets: Tensor) -> Tensor:
+    """Log-probabilities (N,) of the tokens at `targets` (B, T), a subset of `masked`."""
     if isinstance(system, MaskedLM):
-        return system.log_prob_at(batch, hidden, asked)
-    log_probs: Tensor = system.fill(batch, hidden).log_probs[asked[hidden]]
-    return _chosen(log_probs, batch.tokens[asked])
+        return system.log_prob_at(batch, masked, targets)
+    log_probs: Tensor = system.fill(batch, masked).log_probs[targets[masked]]
+    return _token_values(log_probs, batch.tokens[targets])
 
 
 def logit_at(
-    system: Any, batch: Batch, hidden: Tensor, asked: Tensor, *, head: LMHead = "own"
+    system: Any, batch: Batch, masked: Tensor, targets: Tensor, *, head: LMHead = "own"
 ) -> Tensor:
-    """Logits (N,) of the tokens at `asked` (B, T), with the positions `hidden` masked."""
+    """Logits (N,) of the tokens at `targets` (B, T), with the positions `masked` (B, T) masked."""
     if isinstance(system, MaskedLM):
-        return system.logit_at(batch, hidden, asked, head=head)
-    return _chosen(system.logits(batch, hidden, asked, head=head), batch.tokens[asked])
+        return system.logit_at(batch, masked, targets, head=head)
+    return _token_values(system.logits(batch, masked, targets, head=head), batch.tokens[targets])
 
 
 def _normalised_logit_at(
-    system: Any, batch: Batch, hidden: Tensor, asked: Tensor, *, head: LMHead
+    system: Any, batch: Batch, masked: Tensor, targets: Tensor, *, head: LMHead
 ) -> Tensor:
-    logits: Tensor = system.logits(batch, hidden, asked, head=head)
-    return _chosen(torch.log_softmax(logits, dim=-1), batch.tokens[asked])
+    logits: Tensor = system.logits(batch, masked, targets, head=head)
+    return _token_values(torch.log_softmax(logits, dim=-1), batch.tokens[targets])
 
 
-def _chosen(values: Tensor, tokens: Tensor) -> Tensor:
+def _token_values(values: Tensor, tokens: Tensor) -> Tensor:
     """Gather (N,): the entry of one token (N,) in each row of (N, V)."""
     return values.gather(-1, tokens[:, None]).squeeze(-1)

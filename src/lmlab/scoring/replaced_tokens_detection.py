@@ -12,7 +12,7 @@ from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Detect, require
 from lmlab.data.batches import preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
-from lmlab.scoring.framed_texts import FramedText, frame_text, framed_batches
+from lmlab.scoring.encoded_texts import FramedText, frame_text, framed_batches
 from lmlab.scoring.scorer import chunk_texts
 
 
@@ -58,14 +58,14 @@ def detect_texts(
     for chunk in chunk_texts(texts, size=len):
         rows = [frame_text(tokenizer, layout, text, None) for text in chunk]
         system.check_length(max(len(row.ids) for row in rows))
-        found: dict[int, DetectedText] = {}
+        detected: dict[int, DetectedText] = {}
         for group, batch in framed_batches(rows, budget, system, pad):
             with evaluation_mode(system):
                 probabilities = system.detect(batch).sigmoid().cpu()
-            for place, index in enumerate(group):
-                found[index] = _detected(tokenizer, rows[index], probabilities[place])
+            for batch_row, index in enumerate(group):
+                detected[index] = _detected(tokenizer, rows[index], probabilities[batch_row])
             progress(int(batch.lengths.sum()))
-        yield from (found[index] for index in range(len(rows)))
+        yield from (detected[index] for index in range(len(rows)))
 
 
 def _detected(tokenizer: Any, row: FramedText, probabilities: Tensor) -> DetectedText:
@@ -73,11 +73,11 @@ def _detected(tokenizer: Any, row: FramedText, probabilities: Tensor) -> Detecte
     values: Sequence[float] = probabilities.tolist()
     tokens = tuple(
         DetectedToken(
-            token=tokenizer.token(row.ids[place]),
-            start=row.spans[place][0],
-            end=row.spans[place][1],
-            probability=values[place],
+            token=tokenizer.token(row.ids[position]),
+            start=row.spans[position][0],
+            end=row.spans[position][1],
+            probability=values[position],
         )
-        for place in row.text_positions
+        for position in row.text_positions
     )
     return DetectedText(text=row.text, tokens=tokens)

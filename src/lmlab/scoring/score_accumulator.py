@@ -1,4 +1,4 @@
-"""Score accumulator of one text: pending tokens, and the running sum of scored ones."""
+"""Score accumulation: a text tokenised in chunks, the running sum of its scores, its batch rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lmlab.data.tokenizers import CJK_CHARACTER
 
 TOKEN_CHUNK_CHARACTERS = 65_536
 MAX_WORD_CHARACTERS = 262_144
-"""A text without a boundary for this long is divided anyway for subword tokenisers."""
+"""A text without a boundary for this long is divided anyway for subword tokenizers."""
 
-# Split before a single space between two words: whether a tokeniser drops the space or joins it to
+# Split before a single space between two words: whether a tokenizer drops the space or joins it to
 # the next word, both sides are tokenised as they would be together.
 _BETWEEN_WORDS = re.compile(r"(?<=\S) (?=\S)")
 
@@ -33,16 +33,16 @@ class TokenChunk(NamedTuple):
 
 def token_chunks(tokenizer: Any, text: str, *, offsets: bool = True) -> Iterator[TokenChunk]:
     """Tokenise a text in chunks of bounded length, with the same tokens as the whole text."""
-    begin = 0
-    while begin < len(text):
-        end = _division(tokenizer.kind, text, begin + TOKEN_CHUNK_CHARACTERS)
-        part = text if (begin, end) == (0, len(text)) else text[begin:end]
+    start = 0
+    while start < len(text):
+        end = _division(tokenizer.kind, text, start + TOKEN_CHUNK_CHARACTERS)
+        chunk = text if (start, end) == (0, len(text)) else text[start:end]
         if offsets:
-            ids, spans = tokenizer.encode_with_offsets(part)
-            yield TokenChunk(ids, [(a + begin, b + begin) for a, b in spans] if begin else spans)
+            ids, spans = tokenizer.encode_with_offsets(chunk)
+            yield TokenChunk(ids, [(a + start, b + start) for a, b in spans] if start else spans)
         else:
-            yield TokenChunk(tokenizer.encode(part), [])
-        begin = end
+            yield TokenChunk(tokenizer.encode(chunk), [])
+        start = end
 
 
 def _division(kind: str, text: str, near: int) -> int:
@@ -57,9 +57,9 @@ def _division(kind: str, text: str, near: int) -> int:
     ):
         near_space = _BETWEEN_WORDS.search(text, near, ideograph.start() + 1)
         return near_space.start() if near_space else ideograph.start()
-    found = _BETWEEN_WORDS.search(text, near)
-    place = found.start() if found else len(text)
-    return place if kind in ("word", "wordpiece") else min(place, near + MAX_WORD_CHARACTERS)
+    boundary = _BETWEEN_WORDS.search(text, near)
+    position = boundary.start() if boundary else len(text)
+    return position if kind in ("word", "wordpiece") else min(position, near + MAX_WORD_CHARACTERS)
 
 
 class ScoreAccumulator:
@@ -93,12 +93,12 @@ class ScoreAccumulator:
     def complete(self) -> bool:
         return self.closed and not self.pending
 
-    def add_tokens(self, pieces: Iterable[TokenChunk]) -> None:
+    def add_tokens(self, chunks: Iterable[TokenChunk]) -> None:
         """Add more of the text's tokens, to be scored."""
-        for piece in pieces:
-            self.pending += piece.ids
-            self.spans += piece.spans
-            self._ending += [piece.ending] * len(piece.ids)
+        for chunk in chunks:
+            self.pending += chunk.ids
+            self.spans += chunk.spans
+            self._ending += [chunk.ending] * len(chunk.ids)
 
     def add_selected(
         self, scores: Sequence[float], scored: Sequence[bool], kind: ScoreKind
@@ -114,9 +114,9 @@ class ScoreAccumulator:
         count = min(len(log_probs), len(self.pending))
         unknown = self._unknowns(count)
         if self._kept is not None:
-            for place, (span, value) in enumerate(zip(self.spans, log_probs, strict=False)):
-                ending = self._ending[place]
-                self._kept.append(self._token(span, value, unknown=unknown[place], ending=ending))
+            for index, (span, value) in enumerate(zip(self.spans, log_probs, strict=False)):
+                ending = self._ending[index]
+                self._kept.append(self._token(span, value, unknown=unknown[index], ending=ending))
             self.spans = self.spans[count:]
         self._total += sum(log_probs[:count])
         self._tokens += count
@@ -135,17 +135,17 @@ class ScoreAccumulator:
         unknown, ids = self._vocabulary.unknown, self.pending[:count]
         return [id == unknown and not end for id, end in zip(ids, self._ending, strict=False)]
 
-    def add_sequence_score(self, found: LogProbs, row: int) -> None:
+    def add_sequence_score(self, log_probs: LogProbs, row: int) -> None:
         """Add the sequence-level part of a row's score: a term of its own, an interval."""
-        self.kind = found.kind
-        if found.whole_text_only:
+        self.kind = log_probs.kind
+        if log_probs.whole_text_only:
             self._kept = None
-        if found.per_sequence is not None:
-            self._per_sequence = float(found.per_sequence[row])
-        if found.low is not None:
-            self._low = float(found.low[row])
-        if found.high is not None:
-            self._high = float(found.high[row])
+        if log_probs.per_sequence is not None:
+            self._per_sequence = float(log_probs.per_sequence[row])
+        if log_probs.low is not None:
+            self._low = float(log_probs.low[row])
+        if log_probs.high is not None:
+            self._high = float(log_probs.high[row])
 
     def score(self, convention: Convention) -> Score:
         """The score of the finished text.
@@ -154,8 +154,8 @@ class ScoreAccumulator:
         towards the text.
         """
         assert not self.pending, "a text is scored when all its tokens are"
-        closing = None if convention.end else self._end
-        tokens = self._tokens - (closing is not None)
+        end_score = None if convention.end else self._end
+        tokens = self._tokens - (end_score is not None)
         return Score(
             text=self.text,
             total=self._total + self._per_sequence,
@@ -164,7 +164,7 @@ class ScoreAccumulator:
             kind=self.kind,
             convention=convention,
             per_token=tuple(self._kept or ())[:tokens],
-            per_sequence=self._per_sequence + (closing or 0.0),
+            per_sequence=self._per_sequence + (end_score or 0.0),
             low=self._low,
             high=self._high,
             unknown=self._unknown,
@@ -176,3 +176,35 @@ class ScoreAccumulator:
         start, end = span
         token = END if ending else self.text[start:end]
         return TokenScore(token=token, start=start, end=end, log_prob=log_prob, unknown=unknown)
+
+
+class ScoringRow(NamedTuple):
+    """One row of a batch: a text, or one window of it."""
+
+    accumulator: ScoreAccumulator
+    sequence: list[int]
+    """The tokens of the whole text, preceded by the start token."""
+    begin: int
+    """Start of the row in the sequence."""
+    end: int
+    scored: int
+    """Number of its tokens that count."""
+    right_context: int = 0
+    """Number of tokens after those."""
+    source: Sequence[int] = ()
+    """The source tokens, special tokens included; empty for most systems."""
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.sequence[self.begin : self.end]
+
+    @property
+    def counted(self) -> slice:
+        """The positions of the row that count."""
+        last = self.end - self.begin - self.right_context
+        return slice(last - self.scored, last)
+
+    @property
+    def positions(self) -> int:
+        """Length of the row, or of its source where that is longer."""
+        return max(self.end - self.begin, len(self.source))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,7 +19,7 @@ from lmlab.data.batches import group_by_length, pad_rows, preferred_tokens_per_b
 from lmlab.data.corpus import Layout
 from lmlab.data.readers import Example
 from lmlab.scoring.masked_text_scoring import score_masked_texts
-from lmlab.scoring.score_accumulator import ScoreAccumulator, TokenChunk, token_chunks
+from lmlab.scoring.score_accumulator import ScoreAccumulator, ScoringRow, TokenChunk, token_chunks
 from lmlab.scoring.scoring_methods import (
     ScoringMethod,
     is_masked,
@@ -31,6 +31,7 @@ from lmlab.scoring.token_streams import (
     RollingWindows,
     StateNotCarried,
     TokenStream,
+    check_window,
     right_context,
     rolling_windows,
 )
@@ -101,14 +102,14 @@ class Scorer:
         self.system = system
         self.tokenizer = tokenizer
         self.layout = layout
-        self.window, self.stride = _check_window(window, stride, getattr(system, "window", None))
+        self.window, self.stride = check_window(window, stride, getattr(system, "window", None))
         self.right_context = 0
         """Tokens of a window after those it counts; 0 for left-to-right models."""
         if self.window is not None and self.stride is not None and is_masked(system, self.method):
             self.right_context = right_context(self.window, self.stride)
         self.cut = cut
-        alone = self.method is not None and (self.method.masked or self.method.needs_whole_text)
-        self.carried = carry and layout.kind == "contiguous" and not alone
+        isolated = self.method is not None and (self.method.masked or self.method.needs_whole_text)
+        self.carried = carry and layout.kind == "contiguous" and not isolated
         self.tokens_per_batch = tokens_per_batch
         self.vocabulary: Vocabulary = system.vocabulary
         self.seed = seed
@@ -171,7 +172,7 @@ class Scorer:
         )
 
     def _make_convention(self) -> Convention:
-        found = Convention(
+        layout_convention = Convention(
             tokenizer=f"{self.tokenizer.kind}, {self.vocabulary.size} tokens",
             start=self._first == self.vocabulary.start,
             end=self.layout.end,
@@ -182,15 +183,15 @@ class Scorer:
             max_length=self.cut,
             mean=self.mean,
         )
-        own = own_convention(self.system, found)
-        return own if self.method is None else self.method.convention(own)
+        own_score = own_convention(self.system, layout_convention)
+        return own_score if self.method is None else self.method.convention(own_score)
 
     @property
     def _first(self) -> int:
         """The token before the first: <s>; in contiguous text, and where there is no <s>, </s>."""
         start, end = self.vocabulary.start, self.vocabulary.end
         first = end if start is None or self.layout.kind == "contiguous" else start
-        assert first is not None, "a vocabulary needs a start or an end symbol"
+        assert first is not None, "a vocabulary needs a start or an end token"
         return first
 
     def _score_chunk(
@@ -198,39 +199,44 @@ class Scorer:
     ) -> Iterator[Score]:
         """Score texts independently, in their order."""
         scores: dict[int, Score] = {}
-        tallies: dict[int, ScoreAccumulator] = {}
-        for place, text in enumerate(chunk):
-            tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
+        accumulators: dict[int, ScoreAccumulator] = {}
+        for index, text in enumerate(chunk):
+            accumulator = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
             if len(text) <= MAX_CHUNK_CHARACTERS or (self.method and self.method.needs_whole_text):
-                tally.add_tokens(self.predicted(tally, per_token))
-            if self._is_long(tally):
-                scores[place] = self._score_long(text, per_token, generator)
+                accumulator.add_tokens(self.predicted(accumulator, per_token))
+            if self._is_long(accumulator):
+                scores[index] = self._score_long(text, per_token, generator)
             else:
-                tallies[place] = tally
-        self.score_rows([r for tally in tallies.values() for r in self.rows(tally)], generator)
-        for place in range(len(chunk)):
-            yield scores[place] if place in scores else tallies[place].score(self.convention)
+                accumulators[index] = accumulator
+        self.score_rows(
+            [row for accumulator in accumulators.values() for row in self.rows(accumulator)],
+            generator,
+        )
+        for index in range(len(chunk)):
+            yield scores[index] if index in scores else accumulators[index].score(self.convention)
 
-    def _is_long(self, tally: ScoreAccumulator) -> bool:
+    def _is_long(self, accumulator: ScoreAccumulator) -> bool:
         if self.method is not None and self.method.needs_whole_text:
             return False
-        if len(tally.text) > MAX_CHUNK_CHARACTERS:
+        if len(accumulator.text) > MAX_CHUNK_CHARACTERS:
             return True
-        return self.window is None and len(tally.pending) > self.tokens_per_batch
+        return self.window is None and len(accumulator.pending) > self.tokens_per_batch
 
-    def predicted(self, tally: ScoreAccumulator, per_token: bool) -> Iterator[TokenChunk]:
+    def predicted(self, accumulator: ScoreAccumulator, per_token: bool) -> Iterator[TokenChunk]:
         """The predicted tokens of a text, its end token included, chunk by chunk."""
-        text, left, count = tally.text, self.cut and self.cut - 1, 0
-        for piece in token_chunks(self.tokenizer, text, offsets=per_token or left is not None):
-            count += len(piece.ids)
-            if left is not None and count >= left:
-                kept = len(piece.ids) - (count - left)
-                tally.characters = piece.spans[kept - 1][1]
-                yield TokenChunk(piece.ids[:kept], piece.spans[:kept])
+        text, max_tokens, count = accumulator.text, self.cut and self.cut - 1, 0
+        for chunk in token_chunks(
+            self.tokenizer, text, offsets=per_token or max_tokens is not None
+        ):
+            count += len(chunk.ids)
+            if max_tokens is not None and count >= max_tokens:
+                remaining = len(chunk.ids) - (count - max_tokens)
+                accumulator.characters = chunk.spans[remaining - 1][1]
+                yield TokenChunk(chunk.ids[:remaining], chunk.spans[:remaining])
                 return
-            yield piece
+            yield chunk
         if self.layout.end:
-            assert self.vocabulary.end is not None, "a layout with an end needs an end symbol"
+            assert self.vocabulary.end is not None, "a layout with an end needs an end token"
             yield TokenChunk([self.vocabulary.end], [(len(text), len(text))], ending=True)
         elif count == 0:
             raise UserError(
@@ -238,17 +244,17 @@ class Scorer:
                 "so there is nothing to score; remove empty texts."
             )
 
-    def rows(self, tally: ScoreAccumulator) -> list[ScoringRow]:
+    def rows(self, accumulator: ScoreAccumulator) -> list[ScoringRow]:
         """The sequence of a text as one row, or as sliding windows where it is too long."""
-        sequence = [self._first, *tally.pending]
+        sequence = [self._first, *accumulator.pending]
         window = self.window or len(sequence)
-        found = rolling_windows(len(sequence), window, self.stride or window, self.right_context)
-        if len(found) > 1 and self.method is not None and self.method.needs_whole_text:
+        windows = rolling_windows(len(sequence), window, self.stride or window, self.right_context)
+        if len(windows) > 1 and self.method is not None and self.method.needs_whole_text:
             raise UserError(
                 f"the method {self.method.name} takes a whole text of at most {window} "
-                f"tokens, and {tally.text[:20]!r} … has {len(sequence) - 1}; shorten it."
+                f"tokens, and {accumulator.text[:20]!r} … has {len(sequence) - 1}; shorten it."
             )
-        return [ScoringRow(tally, sequence, *window) for window in found]
+        return [ScoringRow(accumulator, sequence, *window) for window in windows]
 
     def score_rows(self, rows: Sequence[ScoringRow], generator: torch.Generator) -> None:
         """Score rows in batches of similar length, then add the results to their texts in order.
@@ -260,33 +266,33 @@ class Scorer:
             sources = [rows[index].source for index in group if rows[index].source]
             with evaluation_mode(self.system):
                 batch = pad_rows([rows[index].tokens for index in group], self.system, sources)
-                found = self._ask(batch, generator)
-            per_token = found.per_token.double().cpu().numpy()
-            for place, index in enumerate(group):
+                log_probs = self._log_probs(batch, generator)
+            per_token = log_probs.per_token.double().cpu().numpy()
+            for position, index in enumerate(group):
                 row = rows[index]
                 # The first position of a row has no log-probability.
                 first = row.counted.start - 1
-                values[index] = per_token[place, first : first + row.scored].tolist()
-                row.accumulator.add_sequence_score(found, place)
+                values[index] = per_token[position, first : first + row.scored].tolist()
+                row.accumulator.add_sequence_score(log_probs, position)
             self.progress(sum(rows[index].scored for index in group))
         for row, scored in zip(rows, values, strict=True):
             row.accumulator.add(scored, row.accumulator.kind)
 
-    def _ask(self, batch: Batch, generator: torch.Generator) -> LogProbs:
+    def _log_probs(self, batch: Batch, generator: torch.Generator) -> LogProbs:
         if self.method is not None and self.method.name == "energy":
             return self.method.energies(self.system, batch)
-        found: LogProbs = self.system.log_prob(batch, generator=generator)
-        return found
+        log_probs: LogProbs = self.system.log_prob(batch, generator=generator)
+        return log_probs
 
     def _score_long(self, text: str, per_token: bool, generator: torch.Generator) -> Score:
         try:
             return next(self._score_stream([text], per_token, generator))
         except StateNotCarried:
             # Neither a state nor a window: the text is scored in one piece.
-            tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
-            tally.add_tokens(self.predicted(tally, per_token))
-            self.score_rows(self.rows(tally), generator)
-            return tally.score(self.convention)
+            accumulator = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
+            accumulator.add_tokens(self.predicted(accumulator, per_token))
+            self.score_rows(self.rows(accumulator), generator)
+            return accumulator.score(self.convention)
 
     def _score_contiguous(
         self, texts: Iterable[str], per_token: bool, generator: torch.Generator
@@ -304,23 +310,23 @@ class Scorer:
     ) -> Iterator[Score]:
         """Score texts as one stream, each when its last token is scored."""
         stream = self._stream(generator)
-        under_way: deque[ScoreAccumulator] = deque()
-        for block, last in self._blocks(texts, stream, under_way, per_token):
+        pending: deque[ScoreAccumulator] = deque()
+        for block, last in self._blocks(texts, stream, pending, per_token):
             with evaluation_mode(self.system):
                 log_probs: Sequence[float] = stream.feed(block, last=last).tolist()
             self.progress(len(block))
-            for tally in under_way:
-                log_probs = tally.add(log_probs, stream.kind)
-            while under_way and under_way[0].complete:
-                yield under_way.popleft().score(self.convention)
-        for tally in under_way:
-            yield tally.score(self.convention)
+            for accumulator in pending:
+                log_probs = accumulator.add(log_probs, stream.kind)
+            while pending and pending[0].complete:
+                yield pending.popleft().score(self.convention)
+        for accumulator in pending:
+            yield accumulator.score(self.convention)
 
     def _stream(self, generator: torch.Generator) -> TokenStream:
         if self.window is None:
             # Whole segments, so that a text is divided as if it were scored at once.
-            stretch = getattr(self.system, "segment_length", None) or 1
-            block = max(stretch, self.tokens_per_batch // stretch * stretch)
+            segment_length = getattr(self.system, "segment_length", None) or 1
+            block = max(segment_length, self.tokens_per_batch // segment_length * segment_length)
             return CarriedState(self.system, self._first, block=block, generator=generator)
         assert self.stride is not None
         return RollingWindows(
@@ -337,56 +343,24 @@ class Scorer:
         self,
         texts: Iterable[str],
         stream: TokenStream,
-        under_way: deque[ScoreAccumulator],
+        pending: deque[ScoreAccumulator],
         per_token: bool,
     ) -> Iterator[tuple[list[int], bool]]:
         """The tokens of all texts in blocks of the wanted size, each flagged if it is the last."""
         buffer: list[int] = []
         for text in texts:
-            tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
-            under_way.append(tally)
-            for piece in self.predicted(tally, per_token):
-                tally.add_tokens([piece])
-                buffer += piece.ids
+            accumulator = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
+            pending.append(accumulator)
+            for chunk in self.predicted(accumulator, per_token):
+                accumulator.add_tokens([chunk])
+                buffer += chunk.ids
                 # A full block is held back until more tokens arrive, as it may be the last.
                 while len(buffer) > stream.wants:
                     block, buffer = buffer[: stream.wants], buffer[stream.wants :]
                     yield block, False
-            tally.closed = True
+            accumulator.closed = True
         if buffer:
             yield buffer, True
-
-
-class ScoringRow(NamedTuple):
-    """One row of a batch: a text, or one window of it."""
-
-    accumulator: ScoreAccumulator
-    sequence: list[int]
-    """The tokens of the whole text, preceded by the start token."""
-    begin: int
-    """Start of the row in the sequence."""
-    end: int
-    scored: int
-    """Number of its tokens that count."""
-    right_context: int = 0
-    """Number of tokens after those."""
-    source: Sequence[int] = ()
-    """The source tokens, special tokens included; empty for most systems."""
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.sequence[self.begin : self.end]
-
-    @property
-    def counted(self) -> slice:
-        """The positions of the row that count."""
-        last = self.end - self.begin - self.right_context
-        return slice(last - self.scored, last)
-
-    @property
-    def positions(self) -> int:
-        """Length of the row, or of its source where that is longer."""
-        return max(self.end - self.begin, len(self.source))
 
 
 Text = TypeVar("Text")
@@ -405,22 +379,3 @@ def chunk_texts(texts: Iterable[Text], size: Callable[[Text], int]) -> Iterator[
         characters += more
     if chunk:
         yield chunk
-
-
-def _check_window(
-    window: int | None, stride: int | None, longest: int | None
-) -> tuple[int | None, int | None]:
-    """Window and stride of scoring; default: the system's own window and half of it."""
-    if window is None:
-        window = longest
-    if window is None:
-        if stride is not None:
-            raise UserError("a stride needs a window; give both.")
-        return None, None
-    if window < 1 or (longest is not None and window > longest):
-        most = "" if longest is None else f" and at most {longest}, the longest input it takes"
-        raise UserError(f"a window must be 1 or more{most}, got {window}.")
-    stride = max(1, window // 2) if stride is None else stride
-    if not 1 <= stride <= window:
-        raise UserError(f"a stride must be from 1 to the window's {window}, got {stride}.")
-    return window, stride

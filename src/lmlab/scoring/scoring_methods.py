@@ -1,4 +1,4 @@
-"""Scoring methods: the system's own score, a masked-LM method, or a required score kind."""
+"""Scoring methods and options: masked-LM (PLL, logits, k-mask), or own exact, bound or energy."""
 
 from __future__ import annotations
 
@@ -103,22 +103,26 @@ class ScoringMethod:
         if self.masked or self.name == "energy":
             require(system, needed, f"the method {self.name}")
 
-    def check_kind(self, found: ScoreKind) -> None:
+    def check_kind(self, kind: ScoreKind) -> None:
         """A UserError where the system's own score is not of the required kind."""
-        if found == self.kind:
+        if kind == self.kind:
             return
-        able = [card.name for card in catalogue().values() if card.kind == self.kind]
-        more = f" and {len(able) - MAX_NAMES_LISTED} more" if len(able) > MAX_NAMES_LISTED else ""
+        names = [card.name for card in catalogue().values() if card.kind == self.kind]
+        more = f" and {len(names) - MAX_NAMES_LISTED} more" if len(names) > MAX_NAMES_LISTED else ""
         raise UserError(
             f"the method {self.name} needs a system whose own score is {self.kind}, and this one's "
-            f"is {found}; those that have such a score: {', '.join(able[:MAX_NAMES_LISTED])}{more} "
+            f"is {kind}; those that have such a score: {', '.join(names[:MAX_NAMES_LISTED])}{more} "
             "(lmlab systems)."
         )
 
     def scored_positions(self, batch: Batch, system: Any) -> Tensor:
         """Mask (B, T) of the positions to score: `positions`, or all tokens but the end."""
         ordinary = scored_positions(batch, system.vocabulary)
-        return ordinary & self._hidden(batch) if self.positions and not self.mean else ordinary
+        return (
+            ordinary & self._masked_positions(batch)
+            if self.positions and not self.mean
+            else ordinary
+        )
 
     def scores(
         self, system: Any, batch: Batch, scored: Tensor, *, words: Tensor | None, tokens: int
@@ -130,7 +134,7 @@ class ScoringMethod:
             method=self.name,
             head=self.head,
             scored=scored,
-            masked=self._hidden(batch) if self.positions else None,
+            masked=self._masked_positions(batch) if self.positions else None,
             words=words,
             tokens_at_once=tokens,
         )
@@ -138,9 +142,9 @@ class ScoringMethod:
     def energies(self, system: Any, batch: Batch) -> LogProbs:
         """Minus the energy of each text, which is not divided among tokens."""
         energies: Tensor = system.energy(batch)
-        nothing = energies.new_zeros(len(batch), batch.tokens.shape[1] - 1)
+        zeros = energies.new_zeros(len(batch), batch.tokens.shape[1] - 1)
         return LogProbs(
-            per_token=nothing, per_sequence=-energies, kind=self.kind, whole_text_only=True
+            per_token=zeros, per_sequence=-energies, kind=self.kind, whole_text_only=True
         )
 
     def convention(self, own: Convention) -> Convention:
@@ -155,11 +159,11 @@ class ScoringMethod:
             positions=self.positions,
         )
 
-    def _hidden(self, batch: Batch) -> Tensor:
+    def _masked_positions(self, batch: Batch) -> Tensor:
         """Mask (B, T) of `positions`: indices into the batch, whose position 0 is context."""
-        hidden = torch.zeros_like(batch.tokens, dtype=torch.bool)
-        hidden[:, list(self.positions)] = True
-        return hidden
+        masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        masked[:, list(self.positions)] = True
+        return masked
 
 
 def check_unique_positions(positions: Sequence[int]) -> None:
@@ -179,25 +183,25 @@ def is_masked(system: Any, method: ScoringMethod | None) -> bool:
     return isinstance(system, Fill) and not isinstance(system, (Step, Energy))
 
 
-def own_convention(system: Any, found: Convention) -> Convention:
+def own_convention(system: Any, convention: Convention) -> Convention:
     """The convention of the score a system defines itself, given that of its layout.
 
     A masked model's is `norm`; an energy is conditioned on the length, unless a base model predicts
     it. Windows shorter than the segment or memory length make those irrelevant.
     """
-    window = math.inf if found.window is None else found.window
-    stretch, memory = (
+    window = math.inf if convention.window is None else convention.window
+    segment_length, memory = (
         getattr(system, "segment_length", None),
         getattr(system, "memory_length", None),
     )
-    if memory is not None and window > (stretch or memory + 1):
-        found = replace(found, segment_length=stretch, memory=memory)
+    if memory is not None and window > (segment_length or memory + 1):
+        convention = replace(convention, segment_length=segment_length, memory=memory)
     if isinstance(system, Energy):
-        ended = found.end and isinstance(system, ResidualEnergyModel)
-        return replace(found, end=ended, order=METHOD_ORDERS["energy"])
+        predicts_end = convention.end and isinstance(system, ResidualEnergyModel)
+        return replace(convention, end=predicts_end, order=METHOD_ORDERS["energy"])
     if is_masked(system, None):
-        return replace(found, end=False, order=METHOD_ORDERS["norm"])
-    return found
+        return replace(convention, end=False, order=METHOD_ORDERS["norm"])
+    return convention
 
 
 def make_scoring_method(

@@ -16,8 +16,8 @@ from lmlab.core.score import Convention, Score
 from lmlab.data.corpus import Layout
 from lmlab.data.corpus_encoding import encode_with_special_tokens
 from lmlab.data.readers import Example
-from lmlab.scoring.score_accumulator import ScoreAccumulator
-from lmlab.scoring.scorer import Scorer, ScoringRow, chunk_texts
+from lmlab.scoring.score_accumulator import ScoreAccumulator, ScoringRow
+from lmlab.scoring.scorer import Scorer, chunk_texts
 
 
 class SourcePair(NamedTuple):
@@ -72,15 +72,16 @@ class SourceScorer:
         number = 0
         for chunk in chunk_texts((SourcePair(*pair) for pair in pairs), size=_characters):
             rows = [
-                self._row(pair, place, per_token) for place, pair in enumerate(chunk, number + 1)
+                self._row(pair, pair_number, per_token)
+                for pair_number, pair in enumerate(chunk, number + 1)
             ]
             number += len(chunk)
             self.texts.score_rows(rows, generator)
             for pair, row in zip(chunk, rows, strict=True):
-                found = replace(row.accumulator.score(self.convention), source=pair.source)
+                score = replace(row.accumulator.score(self.convention), source=pair.source)
                 if method is not None:
-                    method.check_kind(found.kind)
-                yield found
+                    method.check_kind(score.kind)
+                yield score
 
     def score_examples(
         self, examples: Iterable[Example], per_token: bool = True
@@ -90,19 +91,19 @@ class SourceScorer:
 
     def _row(self, pair: SourcePair, number: int, per_token: bool) -> ScoringRow:
         """A pair as a row; `number` counts from 1 and is for error messages."""
-        tally = ScoreAccumulator(pair.text, self.texts.vocabulary, per_token=per_token)
-        tally.add_tokens(self.texts.predicted(tally, per_token))
+        accumulator = ScoreAccumulator(pair.text, self.texts.vocabulary, per_token=per_token)
+        accumulator.add_tokens(self.texts.predicted(accumulator, per_token))
         source = encode_with_special_tokens(self.source_tokenizer, pair.source)
-        [row, *more] = self.texts.rows(tally)
+        [row, *other_windows] = self.texts.rows(accumulator)
         try:
             self.texts.system.check_condition_length(len(source))
         except UserError as error:
             raise UserError(f"source {number}: {error}") from error
-        if more:
+        if other_windows:
             raise UserError(
                 f"text {number}: a text with a source is scored whole, at most "
                 f"{self.texts.window} tokens, and {pair.text[:20]!r} … has "
-                f"{len(tally.pending)}; shorten it."
+                f"{len(accumulator.pending)}; shorten it."
             )
         return row._replace(source=source)
 
@@ -126,10 +127,10 @@ def pair_with_sources(sources: Iterable[str], texts: Iterable[str]) -> Iterator[
             f"there must be as many texts as sources, got {len(texts)} and {len(sources)}; "
             "give each text its own."
         )
-    return _side_by_side(sources, texts)
+    return _zip_strict(sources, texts)
 
 
-def _side_by_side(sources: Iterable[str], texts: Iterable[str]) -> Iterator[SourcePair]:
+def _zip_strict(sources: Iterable[str], texts: Iterable[str]) -> Iterator[SourcePair]:
     for count, (source, text) in enumerate(zip_longest(sources, texts)):
         if source is None or text is None:
             ended = "sources" if source is None else "texts"

@@ -1,4 +1,4 @@
-"""Evaluation of one run on one split: the input of a model comparison."""
+"""Evaluation of one run on one split (the input of model comparison); grouping of runs by seed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def scorer_for(
     On a parallel corpus each text is scored given its source.
     """
     cut = corpus.layout.cut
-    told = None if progress is None else lambda tokens: progress(model.path.name, tokens)
+    report = None if progress is None else lambda tokens: progress(model.path.name, tokens)
     if corpus.layout.kind == "pairs":
         return SourceScorer(
             model.system,
@@ -73,10 +73,10 @@ def scorer_for(
             model.effective_source_tokenizer,
             model.layout,
             cut=cut,
-            progress=told,
+            progress=report,
         )
     return Scorer(
-        model.system, model.tokenizer, model.layout, cut=cut, carry=cut is None, progress=told
+        model.system, model.tokenizer, model.layout, cut=cut, carry=cut is None, progress=report
     )
 
 
@@ -118,11 +118,11 @@ def scored_tokens(
     return [score.per_token for score in scorer_for(model, corpus).score_examples(examples)]
 
 
-def group_by_seed(measured: Sequence[SplitEvaluation]) -> dict[str, list[SplitEvaluation]]:
+def group_by_seed(evaluations: Sequence[SplitEvaluation]) -> dict[str, list[SplitEvaluation]]:
     """Group runs that differ only in their seed, in order of first occurrence."""
     groups: dict[str, list[SplitEvaluation]] = {}
-    for each in measured:
-        groups.setdefault(model_identity(each.model), []).append(each)
+    for evaluation in evaluations:
+        groups.setdefault(model_identity(evaluation.model), []).append(evaluation)
     return groups
 
 
@@ -139,7 +139,7 @@ def model_identity(model: ScorableModel) -> str:
 
 
 def tokenization(model: ScorableModel) -> str:
-    """Kind, size and fingerprint of a tokeniser: equal where the tokenisation is."""
+    """Kind, size and fingerprint of a tokenizer: equal where the tokenisation is."""
     tokenizer = model.tokenizer
     return f"{tokenizer.kind}, {tokenizer.vocabulary.size} tokens ({tokenizer.fingerprint()[:8]})"
 

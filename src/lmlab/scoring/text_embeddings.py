@@ -22,7 +22,8 @@ from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
-from lmlab.core.protocols import Encode, EncodeTokens, WithDocuments
+from lmlab.core.protocols import Encode, EncodeTokens
+from lmlab.core.retrieval_protocols import WithDocuments
 from lmlab.core.state import TensorState
 from lmlab.core.system import System
 from lmlab.core.view import View
@@ -32,7 +33,7 @@ from lmlab.layers.attention_context import AttentionContext
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.models.initial_state_mixture import LOG_WEIGHTS, InitialStateMixtureLM, StateMixtureLM
 from lmlab.models.seq2seq import ImageToTextLM
-from lmlab.scoring.framed_texts import FramedText, frame_text, framed_batches
+from lmlab.scoring.encoded_texts import FramedText, frame_text, framed_batches
 from lmlab.scoring.scorer import chunk_texts
 
 
@@ -63,8 +64,10 @@ def token_states(system: System, batch: Batch) -> Tensor:
     view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
     if not isinstance(system, InitialStateMixtureLM):
         return system.hidden(view).values
-    begun = system.begin(len(batch)).tensors
-    start = TensorState({name: each[:, 0] for name, each in begun.items() if name != LOG_WEIGHTS})
+    initial = system.begin(len(batch)).tensors
+    start = TensorState(
+        {name: value[:, 0] for name, value in initial.items() if name != LOG_WEIGHTS}
+    )
     return system.hidden(view, start).values
 
 
@@ -123,13 +126,13 @@ def _layer_modules(system: System) -> list[nn.Module]:
     backbone = getattr(system, "backbone", None)
     if isinstance(backbone, Recurrent):
         return list(backbone.cells)
-    found: dict[nn.Module, None] = {}
+    layers: dict[nn.Module, None] = {}
     for module in system.modules():
         if isinstance(module, TransformerStack):
-            found.update(dict.fromkeys(module.blocks))
+            layers.update(dict.fromkeys(module.blocks))
         elif isinstance(module, (SetTransformer, StarTransformer)):
-            found.update(dict.fromkeys(module.layers))
-    return list(found)
+            layers.update(dict.fromkeys(module.layers))
+    return list(layers)
 
 
 @contextmanager
@@ -139,8 +142,8 @@ def _recording(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
 
     def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         values, scope = arguments[0], arguments[1]
-        alike = scope.shared_prefixes if isinstance(scope, AttentionContext) else None
-        inputs.append(values if alike is None else alike.expand(values))
+        prefixes = scope.shared_prefixes if isinstance(scope, AttentionContext) else None
+        inputs.append(values if prefixes is None else prefixes.expand(values))
 
     handles = [module.register_forward_pre_hook(note) for module in modules]
     try:
@@ -214,7 +217,7 @@ class TextEmbedder:
             if layer is None
             else LayerStates(system, name, layer)
         )
-        self.longest = _longest(system)
+        self.longest = _max_length(system)
         self.tokens_per_batch = tokens_per_batch or preferred_tokens_per_batch(system)
         self.progress = progress or (lambda tokens: None)
 
@@ -226,17 +229,17 @@ class TextEmbedder:
 
     def _encode_chunk(self, texts: Sequence[str]) -> Iterator[TextEmbedding]:
         rows = [frame_text(self.tokenizer, self.layout, text, self.longest) for text in texts]
-        found: dict[int, TextEmbedding] = {}
+        embeddings: dict[int, TextEmbedding] = {}
         pad = self.tokenizer.vocabulary.pad
         for group, batch in framed_batches(rows, self.tokens_per_batch, self.system, pad):
             with evaluation_mode(self.system), torch.random.fork_rng():
                 torch.manual_seed(0)  # a sampled latent gives the same vector each time
                 vectors = self._vectors(batch, [rows[index] for index in group])
             for index, vector in zip(group, vectors, strict=True):
-                found[index] = self._record(rows[index], vector.float().cpu().numpy())
+                embeddings[index] = self._record(rows[index], vector.float().cpu().numpy())
             self.progress(int(batch.lengths.sum()))
         for index in range(len(rows)):
-            yield found[index]
+            yield embeddings[index]
 
     def _vectors(self, batch: Batch, rows: Sequence[FramedText]) -> list[Tensor]:
         """Per row (W,), or (T, W) for its tokens."""
@@ -245,12 +248,12 @@ class TextEmbedder:
             return list(self.system.encode(batch))
         states = self._states(batch)
         # Contiguous copies, or a record would keep its whole batch in memory.
-        each = [states[place, : len(row.ids)] for place, row in enumerate(rows)]
+        row_states = [states[index, : len(row.ids)] for index, row in enumerate(rows)]
         if self.per_token:
-            return [vectors.clone() for vectors in each]
+            return [vectors.clone() for vectors in row_states]
         return [
             _pooled(vectors, row.text_positions, self.pooling)
-            for vectors, row in zip(each, rows, strict=True)
+            for vectors, row in zip(row_states, rows, strict=True)
         ]
 
     def _record(self, row: FramedText, vector: Floats) -> TextEmbedding:
@@ -262,19 +265,19 @@ class TextEmbedder:
             token_vectors=vector,
             tokens=tuple(self.tokenizer.token(id) for id in row.ids),
             spans=tuple(row.spans),
-            special=tuple(place not in row.text_positions for place in range(len(row.ids))),
+            special=tuple(position not in row.text_positions for position in range(len(row.ids))),
             truncated=row.truncated,
         )
 
 
-def _pooled(states: Tensor, own: range, pooling: str) -> Tensor:
+def _pooled(states: Tensor, text_positions: range, pooling: str) -> Tensor:
     """Pool the hidden states (T, W) of one text to (W,); an empty text has its start token."""
-    if pooling == FIRST_TOKEN or not own:
+    if pooling == FIRST_TOKEN or not text_positions:
         return states[0].clone()
-    return POOLING_FUNCTIONS[pooling](states[own.start : own.stop]).clone()
+    return POOLING_FUNCTIONS[pooling](states[text_positions.start : text_positions.stop]).clone()
 
 
-def _longest(system: System) -> int | None:
+def _max_length(system: System) -> int | None:
     """Maximum input length of the system, special tokens included."""
     if isinstance(system, WithDocuments):
         return system.max_document_length
@@ -314,12 +317,12 @@ def _checked_pooling(
         if pooling is not None:
             raise UserError("--pooling does not apply to --per-token; remove one of them.")
         return ""
-    defines = isinstance(system, Encode)
+    has_own = isinstance(system, Encode)
     if pooling is None:
-        return OWN_POOLING if defines and layer is None else "mean"
+        return OWN_POOLING if has_own and layer is None else "mean"
     if pooling == OWN_POOLING and layer is not None:
         raise UserError("--pooling own does not apply to --layer; choose mean, max, last or first.")
-    if pooling == OWN_POOLING and not defines:
+    if pooling == OWN_POOLING and not has_own:
         raise UserError(
             f"--pooling own does not apply to {name}: it defines no vector of a text; choose mean, "
             "max, last or first."

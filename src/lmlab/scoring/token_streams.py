@@ -1,7 +1,7 @@
 """Streaming scores of text of any length in bounded memory: carried state or sliding windows.
 
 A stream takes the tokens of a text block by block and returns their log-probabilities. It says how
-many tokens it wants next (`wants`) and is told which block is the last, which may be smaller.
+many tokens it wants next (`wants`) and the caller flags the last block, which may be smaller.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProb
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
@@ -51,10 +52,10 @@ def rolling_windows(length: int, window: int, stride: int, ahead: int = 0) -> li
     ends = [min(window + 1, length), *range(window + 1 + stride, length, stride)]
     if ends[-1] < length:
         ends.append(length)
-    return _to_the_ends(ends, counted=1, window=window, ahead=ahead, last=True)
+    return _windows_ending_at(ends, counted=1, window=window, ahead=ahead, last=True)
 
 
-def _to_the_ends(
+def _windows_ending_at(
     ends: Sequence[int], *, counted: int, window: int, ahead: int, last: bool
 ) -> list[ScoringWindow]:
     """The windows with these ends, where the tokens before `counted` are done.
@@ -67,6 +68,27 @@ def _to_the_ends(
         windows.append(ScoringWindow(max(0, end - window - 1), end, stop - counted, end - stop))
         counted = stop
     return windows
+
+
+def check_window(
+    window: int | None, stride: int | None, max_window: int | None
+) -> tuple[int | None, int | None]:
+    """Window and stride of scoring; default: the system's own window and half of it."""
+    if window is None:
+        window = max_window
+    if window is None:
+        if stride is not None:
+            raise UserError("a stride needs a window; give both.")
+        return None, None
+    if window < 1 or (max_window is not None and window > max_window):
+        limit = (
+            "" if max_window is None else f" and at most {max_window}, the longest input it takes"
+        )
+        raise UserError(f"a window must be 1 or more{limit}, got {window}.")
+    stride = max(1, window // 2) if stride is None else stride
+    if not 1 <= stride <= window:
+        raise UserError(f"a stride must be from 1 to the window's {window}, got {stride}.")
+    return window, stride
 
 
 class TokenStream(Protocol):
@@ -107,10 +129,10 @@ class CarriedState:
         # The last token of the previous block is the first input: the state does not include it
         # yet.
         batch = pad_rows([[self._last, *tokens]], self._system)
-        found = self._system.log_prob(batch, state=self._state, generator=self._generator)
-        self._state = None if found.state is None else found.state.detach()
-        self._last, self._begun, self.kind = tokens[-1], True, found.kind
-        return found.per_token[0].double().cpu().numpy()
+        log_probs = self._system.log_prob(batch, state=self._state, generator=self._generator)
+        self._state = None if log_probs.state is None else log_probs.state.detach()
+        self._last, self._begun, self.kind = tokens[-1], True, log_probs.kind
+        return log_probs.per_token[0].double().cpu().numpy()
 
 
 class RollingWindows:
@@ -145,24 +167,24 @@ class RollingWindows:
         sequence = self._past + list(tokens)
         windows = self._new_windows(len(self._past), len(sequence), last=last)
         rows = [sequence[window.begin : window.end] for window in windows]
-        found = self._system.log_prob(pad_rows(rows, self._system), generator=self._generator)
-        values = found.per_token.double().cpu().numpy()
+        log_probs = self._system.log_prob(pad_rows(rows, self._system), generator=self._generator)
+        values = log_probs.per_token.double().cpu().numpy()
         scored = []
         for row, window in enumerate(windows):
             stop = window.end - window.begin - 1 - window.right_context
             scored.append(values[row, stop - window.scored : stop])
-        self.kind = found.kind
+        self.kind = log_probs.kind
         self._past, self._begun = sequence[-self._window :], True
         self._waiting = windows[-1].right_context
         self.wants = self._stride * self._rows
         return np.concatenate(scored)
 
-    def _new_windows(self, known: int, length: int, *, last: bool) -> list[ScoringWindow]:
+    def _new_windows(self, past: int, length: int, *, last: bool) -> list[ScoringWindow]:
         # The first block is one window at most; each later one adds `stride` tokens.
-        ends = [*range(known + self._stride, length, self._stride)] if self._begun else []
-        return _to_the_ends(
+        ends = [*range(past + self._stride, length, self._stride)] if self._begun else []
+        return _windows_ending_at(
             [*ends, length],
-            counted=known - self._waiting,
+            counted=past - self._waiting,
             window=self._window,
             ahead=self._ahead,
             last=last,

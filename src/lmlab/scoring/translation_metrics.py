@@ -1,4 +1,4 @@
-"""Translation metrics: BLEU and chrF by sacreBLEU, with its signature (Post 2018).
+"""Translation metrics by sacreBLEU: BLEU and chrF with signatures (Post 2018); utility for MBR.
 
 Tokenisation and counting are sacreBLEU's, so that figures are comparable with published ones; `pip
 install 'lmlab[translation]'`.
@@ -49,11 +49,11 @@ def score_translations(
     `tokenize` is BLEU's tokenisation; none where texts are tokenised already.
     """
     _check(systems, references)
-    made = {metric: make_metric(metric, tokenize=tokenize) for metric in metrics}
+    sacrebleu_metrics = {metric: make_metric(metric, tokenize=tokenize) for metric in metrics}
     from sacrebleu.significance import PairedTest
 
-    found: list[TranslationScore] = []
-    for name, metric in made.items():
+    scores: list[TranslationScore] = []
+    for name, metric in sacrebleu_metrics.items():
         named: list[tuple[str, Sequence[str]]] = list(systems.items())
         test = PairedTest(
             named, {name: metric}, [list(references)], test_type="bs", n_samples=BOOTSTRAP_RESAMPLES
@@ -62,7 +62,7 @@ def score_translations(
         [key] = signatures
         results: list[Any] = list(columns[key])
         signature = str(signatures[key])
-        found += [
+        scores += [
             TranslationScore(
                 system=system,
                 metric=name,
@@ -75,7 +75,7 @@ def score_translations(
             )
             for system, result in zip(systems, results, strict=True)
         ]
-    return found
+    return scores
 
 
 def _p_value(result: Any, first: Any) -> float | None:

@@ -54,7 +54,7 @@ class WordScore:
 def word_scores(score: Score) -> list[WordScore]:
     """Word scores of a scored text: log p(word) = Σ of its tokens' log-probabilities.
 
-    Words are separated by white space, whatever the tokeniser. A token belongs to the word in which
+    Words are separated by white space, whatever the tokenizer. A token belongs to the word in which
     it ends; one that is white space alone (a character model's space, a subword model's that begins
     with it) belongs to the next word. The end of the sequence, where the convention counts it, is
     an entry of its own with the word `</s>`, start and end at the text's length; white space after
@@ -69,22 +69,22 @@ def word_scores(score: Score) -> list[WordScore]:
     spans = [match.span() for match in re.finditer(r"\S+", score.text)]
     tokens: list[list[TokenScore]] = [[] for _ in spans]
     ends = [end for _, end in spans]
-    closing: list[TokenScore] = []
+    end_tokens: list[TokenScore] = []
     for token in score.per_token:
-        place = bisect.bisect_right(ends, max(token.start, token.end - 1))
+        index = bisect.bisect_right(ends, max(token.start, token.end - 1))
         is_end = token.start == token.end == len(score.text)
-        (closing if is_end or place == len(spans) else tokens[place]).append(token)
-    if spans and closing and not score.convention.end:
-        tokens[-1] += closing
-        closing = []
+        (end_tokens if is_end or index == len(spans) else tokens[index]).append(token)
+    if spans and end_tokens and not score.convention.end:
+        tokens[-1] += end_tokens
+        end_tokens = []
     entries = [
-        _word(score.text[start:end], start, end, own)
-        for (start, end), own in zip(spans, tokens, strict=True)
+        _word(score.text[start:end], start, end, word_tokens)
+        for (start, end), word_tokens in zip(spans, tokens, strict=True)
     ]
     # Truncated text has no score, so no entry either.
-    last = max((place for place, own in enumerate(tokens) if own), default=-1)
+    last = max((index for index, word_tokens in enumerate(tokens) if word_tokens), default=-1)
     length = len(score.text)
-    return entries[: last + 1] + ([_word(END, length, length, closing)] if closing else [])
+    return entries[: last + 1] + ([_word(END, length, length, end_tokens)] if end_tokens else [])
 
 
 def _word(word: str, start: int, end: int, tokens: list[TokenScore]) -> WordScore:
@@ -117,13 +117,13 @@ def write_surprisal_csv(
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     cell = str if raw else escape_csv_cell
-    written = 0
+    words = 0
     for number, score in enumerate(scores, 1):
         line = number if score.line is None else score.line
         for position, word in enumerate(word_scores(score), 1):
             surprisal = (f"{word.surprisal_bits:.6f}", f"{word.surprisal_nats:.6f}")
-            place = (line, position, cell(word.word), word.start, word.end)
+            location = (line, position, cell(word.word), word.start, word.end)
             rest = (*surprisal, int(word.unknown), word.tokens)
-            writer.writerow((cell(model), score.kind, *place, *rest))
-            written += 1
-    return written
+            writer.writerow((cell(model), score.kind, *location, *rest))
+            words += 1
+    return words

@@ -57,7 +57,7 @@ class WordVectors:
         assert len(words) == len(vectors) and vectors.ndim == 2, vectors.shape
         self.words = list(words)
         self.vectors = np.asarray(vectors, dtype=np.float32)
-        self.index: Mapping[str, int] = {word: place for place, word in enumerate(words)}
+        self.index: Mapping[str, int] = {word: index for index, word in enumerate(words)}
 
     def __len__(self) -> int:
         return len(self.words)
@@ -84,8 +84,8 @@ class WordVectors:
 
     def nearest(self, word: str, count: int = 10) -> list[Neighbour]:
         """The nearest neighbours of a word, best first, itself excluded."""
-        place = self.index_of(word)
-        return self._best(self.unit_vectors[place][None], [[place]], count)[0]
+        index = self.index_of(word)
+        return self._best(self.unit_vectors[index][None], [[index]], count)[0]
 
     def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Neighbour]:
         """Analogy 3CosAdd (Mikolov et al. 2013): nearest to second - first + third.
@@ -98,45 +98,45 @@ class WordVectors:
         self, questions: Sequence[tuple[str, str, str]], count: int = 1
     ) -> list[list[Neighbour]]:
         """Answer many analogies, in batches of one matrix product each."""
-        found: list[list[Neighbour]] = []
+        neighbours: list[list[Neighbour]] = []
         for low in range(0, len(questions), QUERIES_PER_BATCH):
-            part = questions[low : low + QUERIES_PER_BATCH]
-            places = np.array([[self.index_of(word) for word in each] for each in part])
-            one, two, three = (self.unit_vectors[places[:, column]] for column in range(3))
-            found += self._best(two - one + three, places.tolist(), count)
-        return found
+            batch = questions[low : low + QUERIES_PER_BATCH]
+            indices = np.array([[self.index_of(word) for word in question] for question in batch])
+            one, two, three = (self.unit_vectors[indices[:, column]] for column in range(3))
+            neighbours += self._best(two - one + three, indices.tolist(), count)
+        return neighbours
 
     def similarity_correlation(self, pairs: Iterable[SimilarityPair]) -> SimilarityCorrelation:
         """Spearman's correlation of the cosines with given similarities."""
-        given, ours, left_out = [], [], 0
+        similarities, cosines, left_out = [], [], 0
         for pair in pairs:
             if pair.first in self.index and pair.second in self.index:
-                given.append(pair.similarity)
-                ours.append(self.cosine(pair.first, pair.second))
+                similarities.append(pair.similarity)
+                cosines.append(self.cosine(pair.first, pair.second))
             else:
                 left_out += 1
-        if len(set(given)) < 2 or len(set(ours)) < 2:
+        if len(set(similarities)) < 2 or len(set(cosines)) < 2:
             raise UserError(
-                f"{len(given)} of {len(given) + left_out} pairs have vectors for both words, "
+                f"{len(cosines)} of {len(cosines) + left_out} pairs have vectors for both words, "
                 "and a rank correlation needs at least two that differ; give other pairs."
             )
         return SimilarityCorrelation(
-            spearman=spearman(given, ours), pairs=len(given), left_out=left_out
+            spearman=spearman(similarities, cosines), pairs=len(similarities), left_out=left_out
         )
 
     def _best(
-        self, queries: NDArray[np.float32], without: Sequence[Sequence[int]], count: int
+        self, queries: NDArray[np.float32], excluded: Sequence[Sequence[int]], count: int
     ) -> list[list[Neighbour]]:
         lengths = np.linalg.norm(queries, axis=1, keepdims=True)
         cosines = (queries / np.maximum(lengths, 1e-30)) @ self.unit_vectors.T
-        found = []
-        for row, left_out in zip(cosines, without, strict=True):
-            row[list(left_out)] = -np.inf
-            most = max(0, min(count, len(row) - len(set(left_out))))
-            some = np.argpartition(-row, min(most, len(row) - 1))[:most]
-            best = some[np.argsort(-row[some], kind="stable")]
-            found.append([Neighbour(word=self.words[i], cosine=float(row[i])) for i in best])
-        return found
+        neighbours = []
+        for row, excluded_row in zip(cosines, excluded, strict=True):
+            row[list(excluded_row)] = -np.inf
+            size = max(0, min(count, len(row) - len(set(excluded_row))))
+            top = np.argpartition(-row, min(size, len(row) - 1))[:size]
+            best = top[np.argsort(-row[top], kind="stable")]
+            neighbours.append([Neighbour(word=self.words[i], cosine=float(row[i])) for i in best])
+        return neighbours
 
 
 def word_vectors(system: System, tokenizer: Tokenizer) -> WordVectors:
@@ -156,8 +156,8 @@ def word_vectors(system: System, tokenizer: Tokenizer) -> WordVectors:
             )
         table = next(iter(tables.values()))
     vocabulary = tokenizer.vocabulary
-    symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
-    ids = [id for id in range(vocabulary.size) if id not in symbols]
+    special_tokens = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
+    ids = [id for id in range(vocabulary.size) if id not in special_tokens]
     vectors = table.detach().to("cpu", torch.float32).numpy()[ids]
     return WordVectors([tokenizer.token(id) for id in ids], vectors)
 
@@ -204,7 +204,7 @@ def _first_number(parts: Sequence[str]) -> float | None:
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
     """Spearman's rank correlation: Pearson's of the ranks, ties at their mean rank."""
-    first, second = (_ranks(np.asarray(each, dtype=np.float64)) for each in (one, other))
+    first, second = (_ranks(np.asarray(values, dtype=np.float64)) for values in (one, other))
     return float(np.corrcoef(first, second)[0, 1])
 
 

@@ -1,4 +1,4 @@
-"""Built-in task datasets, one per kind of task, made from WordNet and country capitals."""
+"""Built-in task datasets from WordNet and capitals: classify, pair, generate, tag, span."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from lmlab.data.countries import Country, country_table
 from lmlab.data.wordnet import Synset, load_wordnet
-from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
+from lmlab.data.wordnet.glosses import split_by_hash, tokenize_gloss
 from lmlab.data.wordnet.synsets import PARTS_OF_SPEECH
 
 Row = dict[str, Any]
@@ -45,22 +45,22 @@ def gloss_hypernym() -> dict[str, list[Row]]:
     wordnet = load_wordnet()
 
     def row(synset: Synset, generator: np.random.Generator) -> Row | None:
-        above = synset.related("hypernym")
-        if not above:
+        hypernyms = synset.related("hypernym")
+        if not hypernyms:
             return None
         true = bool(generator.random() < 0.5)
-        found = above[0]
-        while not true and found in above:
-            names = alike[synset.part_of_speech]
-            drawn = wordnet[names[int(generator.integers(len(names)))]].related("hypernym")
-            found = drawn[0] if drawn else found
+        hypernym = hypernyms[0]
+        while not true and hypernym in hypernyms:
+            names = by_part[synset.part_of_speech]
+            candidates = wordnet[names[int(generator.integers(len(names)))]].related("hypernym")
+            hypernym = candidates[0] if candidates else hypernym
         return {
             "text": tokenize_gloss(synset.definition),
-            "other": tokenize_gloss(wordnet[found].definition),
+            "other": tokenize_gloss(wordnet[hypernym].definition),
             "label": "hypernym" if true else "other",
         }
 
-    alike = {part: [name for name in wordnet if name[-1] == part] for part in PARTS_OF_SPEECH}
+    by_part = {part: [name for name in wordnet if name[-1] == part] for part in PARTS_OF_SPEECH}
     return _by_synset(row)
 
 
@@ -98,14 +98,14 @@ def capitals_span() -> dict[str, list[Row]]:
 
     def rows(countries: list[Country], generator: np.random.Generator) -> Iterator[Row]:
         for first, second in pairwise([*countries, countries[0]]):
-            asked = first if generator.random() < 0.5 else second
-            told = [
+            target = first if generator.random() < 0.5 else second
+            sentences = [
                 f"the capital of {first.country_en} is {first.capital_en}",
                 f"{second.capital_en} is the capital of {second.country_en}",
             ]
-            text = " and ".join(told if generator.random() < 0.5 else told[::-1])
-            question = f"the capital of {asked.country_en}"
-            yield {"text": text, "question": question, "answer": asked.capital_en}
+            text = " and ".join(sentences if generator.random() < 0.5 else sentences[::-1])
+            question = f"the capital of {target.country_en}"
+            yield {"text": text, "question": question, "answer": target.capital_en}
 
     return _by_country(rows, rounds=8)
 
@@ -120,20 +120,20 @@ def capitals_long() -> dict[str, list[Row]]:
     countries = country_table()
 
     def row() -> Row:
-        drawn = [countries[place] for place in generator.permutation(len(countries))[:30]]
-        cities = [drawn[place].capital_en for place in generator.permutation(len(drawn))]
-        told = [
+        sampled = [countries[index] for index in generator.permutation(len(countries))[:30]]
+        cities = [sampled[index].capital_en for index in generator.permutation(len(sampled))]
+        sentences = [
             f"the capital of {country.country_en} is {city} ."
-            for country, city in zip(drawn, cities, strict=True)
+            for country, city in zip(sampled, cities, strict=True)
         ]
-        asked = int(generator.integers(len(told)))
-        low = sum(len(sentence) + 1 for sentence in told[:asked])
+        target = int(generator.integers(len(sentences)))
+        low = sum(len(sentence) + 1 for sentence in sentences[:target])
         return {
-            "text": " ".join(told),
-            "question": f"the capital of {drawn[asked].country_en}",
-            "answer": cities[asked],
-            "start": low + len(told[asked]) - len(f"{cities[asked]} ."),
-            "relevant": [[low, low + len(told[asked])]],
+            "text": " ".join(sentences),
+            "question": f"the capital of {sampled[target].country_en}",
+            "answer": cities[target],
+            "start": low + len(sentences[target]) - len(f"{cities[target]} ."),
+            "relevant": [[low, low + len(sentences[target])]],
         }
 
     return {split: [row() for _ in range(size // 4)] for split, size in DATASET_SIZES.items()}
@@ -159,11 +159,11 @@ def _by_synset(make: Callable[[Synset, np.random.Generator], Row | None]) -> dic
     names = list(wordnet)
     splits: dict[str, list[Row]] = {split: [] for split in DATASET_SIZES}
     seen: set[tuple[str, ...]] = set()
-    for place in generator.permutation(len(names)):
-        split = split_of(names[place])
+    for index in generator.permutation(len(names)):
+        split = split_by_hash(names[index])
         if len(splits[split]) == DATASET_SIZES[split]:
             continue
-        row = make(wordnet[names[place]], generator)
+        row = make(wordnet[names[index]], generator)
         # Synsets may give equal rows: only the first is retained.
         if row is not None and (key := tuple(row.values())) not in seen:
             seen.add(key)
@@ -182,10 +182,10 @@ def _by_country(
     parts = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}
     splits: dict[str, list[Row]] = {}
     for split, remainders in parts.items():
-        countries = [c for place, c in enumerate(country_table()) if place % 5 in remainders]
+        countries = [c for index, c in enumerate(country_table()) if index % 5 in remainders]
         rows: list[Row] = []
         for _ in range(rounds):
-            order = [countries[place] for place in generator.permutation(len(countries))]
+            order = [countries[index] for index in generator.permutation(len(countries))]
             rows += make(order, generator)
         splits[split] = rows
     return splits
@@ -196,8 +196,8 @@ def _tagged(template: tuple[str, ...], country: Country) -> Row:
     tags: list[str] = []
     names = {"COUNTRY": country.country_en, "CAPITAL": country.capital_en}
     for part in template:
-        these = names.get(part, part).split(" ")
-        words += these
+        tokens = names.get(part, part).split(" ")
+        words += tokens
         kind = part.lower() if part in names else ""
-        tags += [f"{'B' if i == 0 else 'I'}-{kind}" if kind else "O" for i in range(len(these))]
+        tags += [f"{'B' if i == 0 else 'I'}-{kind}" if kind else "O" for i in range(len(tokens))]
     return {"words": words, "tags": tags}

@@ -1,4 +1,4 @@
-"""Text classification and text-pair classification."""
+"""Text and text-pair classification: softmax over labels of the text's vector; accuracy, F1."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Classification(SingleStageTask):
     """The fields that are encoded, in this order."""
 
     def encode(
-        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, max_length: int
     ) -> EncodedExample:
         question, texts = self.question(row), [str(row[name]) for name in self.texts]
         texts = texts if question is None else [question, *texts]
-        return self.with_labels(row, encode_texts(texts, tokenizer, vocabulary, longest))
+        return self.with_labels(row, encode_texts(texts, tokenizer, vocabulary, max_length))
 
-    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
+    def with_labels(self, row: Mapping[str, Any], example: EncodedExample) -> EncodedExample:
         labels = [self.label_index(str(row["label"]))] if "label" in row else []
-        return replace(read, labels=labels)
+        return replace(example, labels=labels)
 
     def decode_answers(
         self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]

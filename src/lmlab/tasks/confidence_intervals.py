@@ -1,4 +1,4 @@
-"""Confidence intervals of task metrics: 95 %, Wilson or bootstrap; the majority baseline."""
+"""Task metrics with 95 % confidence intervals (Wilson, bootstrap), and majority-class warnings."""
 
 from __future__ import annotations
 
@@ -41,48 +41,48 @@ class TaskMetrics:
 
 
 def measure_answers(
-    task: SequenceTask | type[SequenceTask], expected: Sequence[Any], found: Sequence[Any]
+    task: SequenceTask | type[SequenceTask], expected: Sequence[Any], answers: Sequence[Any]
 ) -> TaskMetrics:
     """A task's metrics of answers, with confidence intervals over rows.
 
     Proportions of rows have Wilson's interval, all others a bootstrap interval over rows: of the
     mean if a metric is one, else of the metric itself.
     """
-    metrics = task.compute_metrics(expected, found)
+    metrics = task.compute_metrics(expected, answers)
     intervals = {
         name: wilson_interval(round(metrics[name] * len(expected)), len(expected))
         for name in task.proportion_metrics
         if name in metrics
     }
-    intervals |= bootstrap_mean_intervals(task, expected, found)
+    intervals |= bootstrap_mean_intervals(task, expected, answers)
     others = [name for name in metrics if name not in (*intervals, *METRICS_WITHOUT_INTERVAL)]
-    intervals |= bootstrap_intervals(task.compute_metrics, expected, found, others)
+    intervals |= bootstrap_intervals(task.compute_metrics, expected, answers, others)
     return TaskMetrics(
         metrics=metrics, intervals=intervals, warnings=majority_warnings(metrics, intervals)
     )
 
 
-def wilson_interval(right: int, total: int) -> IntervalBounds:
-    """Wilson's (1927) score interval of a proportion, right / total.
+def wilson_interval(correct: int, total: int) -> IntervalBounds:
+    """Wilson's (1927) score interval of a proportion, correct / total.
 
     (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n); from 0 to 1 if total is 0.
     """
     if not total:
         return 0.0, 1.0
-    share, squared = right / total, Z * Z / total
-    middle = share + squared / 2
-    spread = Z * math.sqrt(share * (1 - share) / total + squared / total / 4)
-    low, high = (middle - spread) / (1 + squared), (middle + spread) / (1 + squared)
-    return low if right else 0.0, high if right < total else 1.0  # exact at the ends
+    proportion, squared = correct / total, Z * Z / total
+    centre = proportion + squared / 2
+    spread = Z * math.sqrt(proportion * (1 - proportion) / total + squared / total / 4)
+    low, high = (centre - spread) / (1 + squared), (centre + spread) / (1 + squared)
+    return low if correct else 0.0, high if correct < total else 1.0  # exact at the ends
 
 
 def bootstrap_mean_intervals(
-    task: SequenceTask | type[SequenceTask], expected: Sequence[Any], found: Sequence[Any]
+    task: SequenceTask | type[SequenceTask], expected: Sequence[Any], answers: Sequence[Any]
 ) -> dict[str, IntervalBounds]:
     """`bootstrap_intervals` of metrics that are means over rows, each row evaluated once."""
     if not task.mean_metrics or not expected:
         return {}
-    rows = [task.compute_metrics([a], [b]) for a, b in zip(expected, found, strict=True)]
+    rows = [task.compute_metrics([a], [b]) for a, b in zip(expected, answers, strict=True)]
     values = np.array([[row[name] for name in task.mean_metrics] for row in rows])
     ends = np.quantile(paired_bootstrap(values, np.ones_like(values)), [0.025, 0.975], axis=0)
     return {
@@ -92,9 +92,9 @@ def bootstrap_mean_intervals(
 
 
 def bootstrap_intervals(
-    measure: MetricFunction,
+    metric: MetricFunction,
     expected: Sequence[Any],
-    found: Sequence[Any],
+    answers: Sequence[Any],
     names: Sequence[str],
     *,
     seed: int = 0,
@@ -106,11 +106,11 @@ def bootstrap_intervals(
     generator = np.random.default_rng(seed)
     values: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(max(MIN_RESAMPLES, min(ROW_RESAMPLES, MAX_RESAMPLED_ROWS // count))):
-        drawn = generator.integers(0, count, count)
-        metrics = measure([expected[row] for row in drawn], [found[row] for row in drawn])
+        rows = generator.integers(0, count, count)
+        metrics = metric([expected[row] for row in rows], [answers[row] for row in rows])
         for name in names:
             values[name].append(metrics[name])
-    ends = {name: np.quantile(each, [0.025, 0.975]) for name, each in values.items()}
+    ends = {name: np.quantile(resampled, [0.025, 0.975]) for name, resampled in values.items()}
     return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
 
 

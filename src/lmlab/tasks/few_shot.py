@@ -1,4 +1,4 @@
-"""Few-shot prompting (in-context learning): examples in the prompt, no training."""
+"""Few-shot prompting (in-context learning): examples in the prompt, most probable candidate."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class PromptFormat:
 
     def text(self, task: type[SequenceTask], row: Row) -> str:
         """The part of an example before the answer."""
-        shown = [str(row[name]) for name in task.input_fields()]
-        return " / ".join(shown) + self.sign
+        inputs = [str(row[name]) for name in task.input_fields()]
+        return " / ".join(inputs) + self.sign
 
-    def examples(self, task: type[SequenceTask], shown: Sequence[Row]) -> list[str]:
+    def examples(self, task: type[SequenceTask], rows: Sequence[Row]) -> list[str]:
         """Rows with their answers, formatted for a prompt."""
-        return [self.text(task, each) + task.expected(each) + self.separator for each in shown]
+        return [self.text(task, row) + task.expected(row) + self.separator for row in rows]
 
-    def prompt(self, task: type[SequenceTask], shown: Sequence[Row], row: Row) -> str:
+    def prompt(self, task: type[SequenceTask], examples: Sequence[Row], row: Row) -> str:
         """The example rows with their answers, then the row without."""
-        return "".join(self.examples(task, shown)) + self.text(task, row)
+        return "".join(self.examples(task, examples)) + self.text(task, row)
 
 
 def predict_few_shot(
@@ -96,31 +96,31 @@ def predict_few_shot(
             f"all example rows have the answer {candidates[0]!r}; give rows with two or more "
             "answers."
         )
-    answers, prompt, seen = [], "", shots
-    longest = max(candidates, key=len)
+    answers, prompt, fitting = [], "", shots
+    longest_answer = max(candidates, key=len)
     for row in rows:
-        shown = [train[place] for place in generator.permutation(len(train))[:shots]]
-        prompt = style.prompt(task, shown, row)
-        told = style.examples(task, shown)
-        seen = min(seen, _seen(scorer, told, prompt + longest))
+        examples = [train[index] for index in generator.permutation(len(train))[:shots]]
+        prompt = style.prompt(task, examples, row)
+        formatted = style.examples(task, examples)
+        fitting = min(fitting, _examples_in_window(scorer, formatted, prompt + longest_answer))
         scored = conditional_scores(scorer, [(prompt, answer) for answer in candidates])
         totals = [score.total for score in scored]
         answers.append(candidates[int(np.argmax(totals))])
-    measured = measure_answers(task, [task.expected(row) for row in rows], answers)
+    metrics = measure_answers(task, [task.expected(row) for row in rows], answers)
     return FewShotResult(
         task=task.name,
         shots=shots,
         rows=len(rows),
-        metrics=measured.metrics,
-        intervals=measured.intervals,
-        warnings=measured.warnings,
+        metrics=metrics.metrics,
+        intervals=metrics.intervals,
+        warnings=metrics.warnings,
         example=prompt,
         answers=tuple(answers),
-        note=_note(seen, shots, scorer.window),
+        note=_note(fitting, shots, scorer.window),
     )
 
 
-def _seen(scorer: Scorer, examples: Sequence[str], text: str) -> int:
+def _examples_in_window(scorer: Scorer, examples: Sequence[str], text: str) -> int:
     """How many examples of a prompt, the last ones, fit into the window with the text."""
     if scorer.window is None:
         return len(examples)
@@ -128,14 +128,14 @@ def _seen(scorer: Scorer, examples: Sequence[str], text: str) -> int:
     # The start token takes a position too.
     beyond = len(spans) + 1 - scorer.window
     first = spans[beyond][0] if 0 < beyond < len(spans) else 0
-    begins = accumulate((len(each) for each in examples[:-1]), initial=0)
-    return sum(begin >= first for begin in begins) if examples else 0
+    starts = accumulate((len(example) for example in examples[:-1]), initial=0)
+    return sum(start >= first for start in starts) if examples else 0
 
 
-def _note(seen: int, shots: int, window: int | None) -> str | None:
-    if seen >= shots:
+def _note(fitting: int, shots: int, window: int | None) -> str | None:
+    if fitting >= shots:
         return None
     return (
-        f"the context window of {window} tokens holds {seen} of the {shots} examples of the "
-        f"longest prompt; the others were truncated, so use {seen} shots or fewer."
+        f"the context window of {window} tokens holds {fitting} of the {shots} examples of the "
+        f"longest prompt; the others were truncated, so use {fitting} shots or fewer."
     )

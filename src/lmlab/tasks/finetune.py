@@ -38,39 +38,39 @@ def evaluation_corpus(
     That is a run's fine-tuning corpus, for other runs what they were `trained_on`. The original
     split is reproduced, or the test split would contain training data.
     """
-    tuned = [model for model in models if _tuned_on(model.config, data)]
+    tuned = [model for model in models if _was_finetuned_on(model.config, data)]
     if not tuned:
         return trained_on(models)
-    found = [_tuned_pairs(model) for model in tuned]
-    others = [model for model in models if _trained_on(model.config, data) and model not in tuned]
-    found += [trained_on(others)] if others else []
-    if len({corpus.fingerprint() for corpus in found}) > 1:
+    corpora = [_finetuning_corpus(model) for model in tuned]
+    others = [m for m in models if _was_trained_on(m.config, data) and m not in tuned]
+    corpora += [trained_on(others)] if others else []
+    if len({corpus.fingerprint() for corpus in corpora}) > 1:
         raise UserError(
             "these runs were trained on different pairs, or on different splits of the same ones; "
             "give --data to evaluate them on, or evaluate them one by one."
         )
-    return found[0]
+    return corpora[0]
 
 
-def _tuned_on(config: Mapping[str, Any], data: str | None) -> bool:
+def _was_finetuned_on(config: Mapping[str, Any], data: str | None) -> bool:
     """Whether a run was fine-tuned for generation, on that data or on any."""
     task = config.get("task")
     return task is not None and not task.get("head", True) and data in (None, task["data"])
 
 
-def _trained_on(config: Mapping[str, Any], data: str | None) -> bool:
+def _was_trained_on(config: Mapping[str, Any], data: str | None) -> bool:
     """Whether a run was trained here, on that data or on any."""
     corpus = config["corpus"]
     return bool(corpus["fingerprint"]) and data in (None, corpus["spec"])
 
 
-def _tuned_pairs(model: TrainedModel) -> Corpus:
-    task, split_by = model.config["task"], model.config.get("rows", {})
+def _finetuning_corpus(model: TrainedModel) -> Corpus:
+    task, split_options = model.config["task"], model.config.get("rows", {})
     data = str(task["data"])
     try:
         if is_corpus(data):
-            return open_corpus(data, **split_by)
-        splits = read_splits(data, find_task(task["name"]), **split_by)
+            return open_corpus(data, **split_options)
+        splits = read_splits(data, find_task(task["name"]), **split_options)
     except UserError as error:
         raise UserError(
             f"the data that {model.name} was fine-tuned on can't be read here "
@@ -78,12 +78,12 @@ def _tuned_pairs(model: TrainedModel) -> Corpus:
         ) from error
     return Corpus(
         name=data,
-        splits={name: _split(name, rows) for name, rows in splits.items() if rows},
+        splits={name: _pairs_split(name, rows) for name, rows in splits.items() if rows},
         layout=Layout(kind="pairs"),
     )
 
 
-def _split(name: str, rows: Sequence[Row]) -> Split:
+def _pairs_split(name: str, rows: Sequence[Row]) -> Split:
     content = hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=16)
     pairs = [Example(str(row["target"]), condition=str(row["source"])) for row in rows]
     return Split.from_list(pairs, identity=f"rows:{content.hexdigest()}", name=name)
@@ -130,21 +130,21 @@ def finetune(
     or interventions.
     """
     check_seed(seed)
-    kind, folder = find_task(task), RunFolder(Path(out))
-    kind.check_options(frozen=frozen, long=long, judge=judge)
-    of_task, of_training = split_settings(settings or {}, kind)
+    task_type, folder = find_task(task), RunFolder(Path(out))
+    task_type.check_options(frozen=frozen, long=long, judge=judge)
+    of_task, of_training = split_settings(settings or {}, task_type)
     see = f"lmlab settings --task {task}"
     config = apply_settings(FINETUNE_DEFAULTS, replace_budgets(of_training), see)
     config = replace(config, seed=seed)
-    check_settings_apply(config, kind)
-    config = with_budget(config, beside=of_training, epochs=epochs, steps=steps, minutes=minutes)
+    check_settings_apply(config, task_type)
+    config = with_budget(config, keep=of_training, epochs=epochs, steps=steps, minutes=minutes)
     before = folder.resumed_config() if resumes(folder, resume) else None
     model = load_pretrained(run)
     report, rows_seed = ReadingReport(), split_seed(model.config, data)
-    splits = kind.read_rows(data, seed=rows_seed, errors=errors, report=report)
+    splits = task_type.read_rows(data, seed=rows_seed, errors=errors, report=report)
     check_validation_split(config, selects="validation" in splits)
-    report.uneven_pairs = _drop_uneven(splits, config.max_length_ratio)
-    finetuned = kind.from_rows(splits["train"], model)
+    report.uneven_pairs = _drop_by_length_ratio(splits, config.max_length_ratio)
+    finetuned = task_type.from_rows(splits["train"], model)
     _limit_training_rows(splits, examples)  # afterwards: few rows need not have all labels
     if sentence := count_unknown_words(splits["train"], finetuned, model.tokenizer).warning():
         warnings.warn(sentence, LmlabWarning, stacklevel=2)
@@ -166,17 +166,19 @@ def finetune(
     return finetuned.fit(model, splits, job)
 
 
-def _drop_uneven(splits: Splits, most: float | None) -> int:
+def _drop_by_length_ratio(splits: Splits, max_ratio: float | None) -> int:
     """Drop training pairs beyond the maximum length ratio, and count them."""
     rows = splits["train"]
-    if most is None:
+    if max_ratio is None:
         return 0
     splits["train"] = [
-        row for row in rows if within_length_ratio(str(row["target"]), str(row["source"]), most)
+        row
+        for row in rows
+        if within_length_ratio(str(row["target"]), str(row["source"]), max_ratio)
     ]
     if not splits["train"]:
         raise UserError(
-            f"max_length_ratio must leave training rows, got {most:g}, which leaves none; "
+            f"max_length_ratio must leave training rows, got {max_ratio:g}, which leaves none; "
             "try a larger one."
         )
     return len(rows) - len(splits["train"])

@@ -1,4 +1,4 @@
-"""Fine-tuning jobs: what every task's `fit` is given, one training stage, and the evaluation."""
+"""Fine-tuning jobs: inputs of a task's `fit`, one training stage, evaluation files, the result."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lmlab.training.data_loaders import BatchLoader, FitData
 from lmlab.training.distributed import make_accelerator
 from lmlab.training.external_memory import load_external_memory
 from lmlab.training.loop import FitJob, ValidationMetric, fit_by_gradient
-from lmlab.training.reporting import Reporter
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_weights
+from lmlab.training.training_logs import Reporter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class FinetuneJob:
     def describe(self, model: TrainedModel, task: Task, **details: Any) -> dict[str, Any]:
         """config.json: the base run's with the task; `details` are the task's own."""
         inherited = {k: v for k, v in model.config.items() if k not in ("format", "lmlab")}
-        described = {
+        task_config = {
             "name": task.name,
             "labels": list(task.labels),
             "head": task.has_head,
@@ -92,42 +92,42 @@ class FinetuneJob:
             **inherited,
             "seed": self.config.seed,
             "training": asdict(self.config),
-            "task": described,
+            "task": task_config,
             "rows": {"seed": self.split_seed, "errors": self.errors},
         }
 
     def write_run(
         self,
         model: TrainedModel,
-        described: Mapping[str, Any],
+        config: Mapping[str, Any],
         others: Mapping[str, bytes] | None = None,
     ) -> None:
         """Write the run's folder without weights; a resumed run must have the same task."""
-        if self.before is not None and self.before.get("task") != described["task"]:
+        if self.before is not None and self.before.get("task") != config["task"]:
             raise UserError(
                 f"the run {self.folder.path} was started with another task, run or data; "
                 "resume it with its own, or choose another --out."
             )
         self.folder.write_description(
-            described,
+            config,
             model.tokenizer,
-            sources=model.source_tokenizer,
+            source_tokenizer=model.source_tokenizer,
             memories=load_external_memory(model.config, RunFolder(model.path).memory),
-            others=others,
-            begins=self.before is None,
+            extra_files=others,
+            new_run=self.before is None,
         )
 
     def result(
-        self, task: Task, measured: TaskMetrics, *, split: str, **counts: Any
+        self, task: Task, metrics: TaskMetrics, *, split: str, **counts: Any
     ) -> FinetuneResult:
         """The result; `counts` are its fields about rows."""
         return FinetuneResult(
             path=self.folder.path,
             task=task.name,
             labels=task.labels,
-            metrics=measured.metrics,
-            intervals=measured.intervals,
-            warnings=measured.warnings,
+            metrics=metrics.metrics,
+            intervals=metrics.intervals,
+            warnings=metrics.warnings,
             split=split,
             skipped=self.report.empty_rows + self.report.bad_rows,
             dropped_by_length_ratio=self.report.uneven_pairs,
@@ -153,18 +153,18 @@ def fit_stage(
     """
     accelerator = make_accelerator()
     folder.create()
-    held_out = next((name for name in ("validation", "test") if name in loaders), None)
+    held_out_split = next((name for name in ("validation", "test") if name in loaders), None)
     data = FitData(
         train=loaders["train"],
-        held_out=None if held_out is None else loaders[held_out],
-        held_out_split=held_out,
+        held_out=None if held_out_split is None else loaders[held_out_split],
+        held_out_split=held_out_split,
     )
     reporter = Reporter(
         folder.metrics, config, quiet=quiet, tensorboard=folder.path / "tensorboard", unit=unit
     )
     if title is not None:
         reporter.print_message(title)
-    outcome = fit_by_gradient(
+    result = fit_by_gradient(
         FitJob(
             system=system.to(accelerator.device),
             data=data,
@@ -175,7 +175,7 @@ def fit_stage(
             metric=metric,
         )
     )
-    outcome.check_complete(folder)
+    result.check_complete(folder)
     folder.verify()
     load_weights(system, folder)
     system.eval()

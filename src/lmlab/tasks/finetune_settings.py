@@ -1,4 +1,4 @@
-"""Settings of a fine-tuning: those of the task and of the training, and which apply."""
+"""Fine-tuning options: splits task from training settings, rejects inapplicable; BLEU selection."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def split_settings(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of the task, and those of the training."""
     names = {spec.name for spec in fields(task.settings_type)}
-    normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
+    normalised = {key.strip().replace("-", "_"): value for key, value in settings.items()}
     return (
-        {key: value for key, value in normal.items() if key in names},
-        {key: value for key, value in normal.items() if key not in names},
+        {key: value for key, value in normalised.items() if key in names},
+        {key: value for key, value in normalised.items() if key not in names},
     )
 
 
 def check_settings_apply(config: TrainingConfig, task: type[Task]) -> None:
     """A UserError for a training setting that does not apply to this task."""
-    plain = TrainingConfig()
+    defaults = TrainingConfig()
     for name in (*CORPUS_SETTINGS, *PAIR_SETTINGS):
-        if getattr(config, name) == getattr(plain, name):
+        if getattr(config, name) == getattr(defaults, name):
             continue
         if name in CORPUS_SETTINGS:
             raise UserError(f"{name} does not apply to fine-tuning; remove it.")
@@ -61,20 +61,20 @@ class ValidationRowsBleu:
 
     name = "bleu"
 
-    def __init__(self, reading: InputPipeline[Any, Any], prepared: EncodedSplit) -> None:
-        self.reading, self.prepared = reading, prepared
-        self.expected = [reading.task.expected(row) for row in prepared.rows]
+    def __init__(self, pipeline: InputPipeline[Any, Any], prepared: EncodedSplit) -> None:
+        self.reading, self.prepared = pipeline, prepared
+        self.expected = [pipeline.task.expected(row) for row in prepared.rows]
         make_metric("bleu")  # raises here if sacreBLEU is missing
 
     def __call__(self, system: System) -> float:
-        answers = [each.answer for each in self.reading.answer(system, self.prepared)]
+        answers = [answer.answer for answer in self.reading.answer(system, self.prepared)]
         return bleu(self.expected, answers)
 
 
 def selection_metric(
-    config: TrainingConfig, reading: InputPipeline[Any, Any], prepared: Mapping[str, EncodedSplit]
+    config: TrainingConfig, pipeline: InputPipeline[Any, Any], prepared: Mapping[str, EncodedSplit]
 ) -> ValidationRowsBleu | None:
     """The metric that selects the best weights, if it is not the loss."""
     if config.select_by == "loss":
         return None
-    return ValidationRowsBleu(reading, prepared["validation"])
+    return ValidationRowsBleu(pipeline, prepared["validation"])

@@ -1,4 +1,4 @@
-"""Fine-tuned models: the interface for predictions, whatever the task."""
+"""Interface of fine-tuned models of any task: predicted answers, metrics; loads the base model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from lmlab.sampling.question_answering import AnsweredQuestion
 from lmlab.tasks.confidence_intervals import TaskMetrics
 from lmlab.tasks.task import Row, Task
 from lmlab.training.external_memory import load_external_memory
-from lmlab.training.run_folder import RunFolder, build_from_config
+from lmlab.training.run_folder import RunFolder
+from lmlab.training.system_building import build_from_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class FinetunedModel(ABC):
 
     def predict(self, rows: Sequence[Row]) -> list[Any]:
         """The answer to each row, which needs the task's fields without those predicted."""
-        return [each.answer for each in self.predict_with_details(rows)]
+        return [answer.answer for answer in self.predict_with_details(rows)]
 
     @abstractmethod
     def predict_with_details(self, rows: Sequence[Row]) -> Sequence[TaskAnswer]:
@@ -86,7 +87,5 @@ class FinetunedModel(ABC):
 def load_base(run: RunFolder, config: Mapping[str, Any]) -> tuple[System, Tokenizer]:
     """The base model that a fine-tuned run's config.json describes, and the run's tokenizer."""
     tokenizer, memories = Tokenizer.load(run.tokenizer), load_external_memory(config, run.memory)
-    base = build_from_config(config, Vocabulary(**config["vocabulary"]), memories)
-    if memories.given():
-        base.setup_tokenizer(tokenizer)  # documents and knowledge are encoded with it
-    return base, tokenizer
+    vocabulary = Vocabulary(**config["vocabulary"])
+    return build_from_config(config, vocabulary, memories, tokenizer), tokenizer

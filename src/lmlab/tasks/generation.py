@@ -1,4 +1,4 @@
-"""Conditional generation: a target text given a source text."""
+"""Conditional generation task: a target text given a source, by greedy search; ROUGE, BLEU."""
 
 from __future__ import annotations
 
@@ -73,31 +73,31 @@ class Generation(SingleStageTask):
         return FinetunedGenerator(base, conditional=self.conditional)
 
     def encode(
-        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, max_length: int
     ) -> EncodedExample:
         """Labels hold one number: the length of the given prefix."""
         start, end = special_tokens_of(vocabulary)
         source = (self.source_tokenizer or tokenizer).encode(str(row["source"]))
         target = [*tokenizer.encode(str(row["target"])), *end] if "target" in row else []
-        room = longest - len(start) - len(end)
+        max_tokens = max_length - len(start) - len(end)
         if self.conditional:
-            cut = max(len(source), len(target)) > room
-            tokens = [*start, *target][:longest]
+            cut = max(len(source), len(target)) > max_tokens
+            tokens = [*start, *target][:max_length]
             if self.source_tokenizer is not None:
                 start, end = special_tokens_of(self.source_tokenizer.vocabulary)
-            given = [*start, *source[:room], *end]
+            given = [*start, *source[:max_tokens], *end]
             return EncodedExample(
                 tokens=tokens, labels=[1], spans=[], condition=given, given=given, truncated=cut
             )
-        kept = max(1, room - len(target))
-        before = [*start, *source[:kept], *end]
-        tokens = [*before, *target]
-        cut = len(source) > kept or len(tokens) > longest
+        max_source = max(1, max_tokens - len(target))
+        prefix = [*start, *source[:max_source], *end]
+        tokens = [*prefix, *target]
+        cut = len(source) > max_source or len(tokens) > max_length
         # The length of the target is unknown in generation: it has at most half of the positions.
-        shown = max(1, room - min(MAX_NEW_TOKENS, room // 2))
-        given = [*start, *source[:shown], *end]
+        max_given = max(1, max_tokens - min(MAX_NEW_TOKENS, max_tokens // 2))
+        given = [*start, *source[:max_given], *end]
         return EncodedExample(
-            tokens=tokens[:longest], labels=[len(before)], spans=[], given=given, truncated=cut
+            tokens=tokens[:max_length], labels=[len(prefix)], spans=[], given=given, truncated=cut
         )
 
     def predict(
@@ -107,7 +107,7 @@ class Generation(SingleStageTask):
         rows: Sequence[Row],
         encoded: Sequence[EncodedExample],
     ) -> list[str]:
-        return generate_texts(system, tokenizer, [each.given for each in encoded])
+        return generate_texts(system, tokenizer, [example.given for example in encoded])
 
     @classmethod
     def expected(cls, row: Mapping[str, Any]) -> str:
@@ -117,13 +117,13 @@ class Generation(SingleStageTask):
     def compute_metrics(cls, expected: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
         pairs = list(zip(expected, answers, strict=True))
         count = max(len(pairs), 1)
-        more = {"bleu": bleu(expected, answers)} if has_bleu(expected) else {}
+        corpus_metrics = {"bleu": bleu(expected, answers)} if has_bleu(expected) else {}
         return {
             "exact_match": accuracy([a.split() for a in expected], [b.split() for b in answers]),
             "rouge1": sum(rouge_n(a, b) for a, b in pairs) / count,
             "rouge2": sum(rouge_n(a, b, 2) for a, b in pairs) / count,
             "rougeL": sum(rouge_l(a, b) for a, b in pairs) / count,
-        } | more
+        } | corpus_metrics
 
 
 def generate_texts(
@@ -135,8 +135,8 @@ def generate_texts(
         batch = Batch.collate([sources[index] for index in group], system.vocabulary.pad)
         batch = batch.to(device_of(system))
         generated = greedy_search(system, len(group), max_length=MAX_NEW_TOKENS, condition=batch)
-        for index, each in zip(group, generated, strict=True):
-            texts[index] = tokenizer.decode(list(each.tokens))
+        for index, generation in zip(group, generated, strict=True):
+            texts[index] = tokenizer.decode(list(generation.tokens))
     return texts
 
 

@@ -1,9 +1,9 @@
-"""Input pipelines: rows of a sequence task as batches, and the model's answers to the rows."""
+"""Input pipelines of sequence tasks: rows encoded, truncated, batched; answers; long-text base."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -15,8 +15,9 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import LengthBatches
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.models.finetuned import ANSWER_TRUNCATED_LABEL
 from lmlab.tasks.finetuned_model import TaskAnswer
-from lmlab.tasks.long_context.blocks import TextBlock, text_as_block
+from lmlab.tasks.long_context.blocks import TextBlock, query_length, text_as_block
 from lmlab.tasks.sequence_task import SequenceTask
 from lmlab.tasks.task import AnswerTruncated, EncodedExample, Row, collate_examples
 from lmlab.training.config import TrainingConfig
@@ -66,8 +67,8 @@ class SequenceAnswer(TaskAnswer):
         return [f"{block.score:.2f}  {block.text}" for block in self.kept or ()]
 
     def as_dict(self) -> dict[str, Any]:
-        kept = {} if self.kept is None else {"kept": [each.as_dict() for each in self.kept]}
-        return {"answered": self.answer, **kept}
+        blocks = {} if self.kept is None else {"kept": [block.as_dict() for block in self.kept]}
+        return {"answered": self.answer, **blocks}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,7 @@ class InputPipeline(Generic[SystemT, SplitT]):
 
     def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
         """The encoded rows; rows without an answer may be dropped from the training split."""
-        kept: list[Row] = []
+        retained: list[Row] = []
         encoded: list[EncodedExample] = []
         for row in rows:
             try:
@@ -125,10 +126,10 @@ class InputPipeline(Generic[SystemT, SplitT]):
                 )
             except AnswerTruncated:
                 continue
-            kept.append(row)
-        cut = sum(each.truncated for each in encoded)
+            retained.append(row)
+        truncated = sum(example.truncated for example in encoded)
         return EncodedSplit(
-            rows=kept, encoded=encoded, dropped=len(rows) - len(kept), truncated=cut
+            rows=retained, encoded=encoded, dropped=len(rows) - len(retained), truncated=truncated
         )
 
     def setup(self, system: SystemT, prepared: Mapping[str, SplitT], seed: int) -> None:
@@ -145,8 +146,8 @@ class InputPipeline(Generic[SystemT, SplitT]):
         """The answer to each row."""
         answers = self.task.predict(system, self.tokenizer, prepared.rows, prepared.encoded)
         return [
-            SequenceAnswer(answer=answer, seen=spans_read([read]))
-            for answer, read in zip(answers, prepared.encoded, strict=True)
+            SequenceAnswer(answer=answer, seen=spans_read([example]))
+            for answer, example in zip(answers, prepared.encoded, strict=True)
         ]
 
     def text(self, row: Row) -> TextBlock:
@@ -164,6 +165,11 @@ class InputPipeline(Generic[SystemT, SplitT]):
             .without_spans()
         )
 
+    def max_text_tokens(self, query: TextBlock | None) -> int:
+        """The maximum length of a text after a query, without its end token."""
+        end = self.vocabulary.end is not None
+        return self.max_length - query_length(query, self.vocabulary) - end
+
     @property
     def max_question_tokens(self) -> int:
         """The maximum length of a question, so that a text fits after it."""
@@ -175,17 +181,20 @@ class InputPipeline(Generic[SystemT, SplitT]):
             return 0
         questions = [question for row in rows if (question := self.task.question(row)) is not None]
         return sum(
-            len(self.tokenizer.encode(each)) > self.max_question_tokens for each in questions
+            len(self.tokenizer.encode(text)) > self.max_question_tokens for text in questions
         )
 
-    def with_labels(self, row: Row, read: EncodedExample) -> EncodedExample:
+    def with_labels(self, row: Row, example: EncodedExample) -> EncodedExample:
         """With the row's labels; a truncated answer has ANSWER_TRUNCATED_LABEL."""
-        return self.task.with_labels_or_truncated(row, read)
+        try:
+            return self.task.with_labels(row, example)
+        except AnswerTruncated:
+            return replace(example, labels=[ANSWER_TRUNCATED_LABEL, ANSWER_TRUNCATED_LABEL])
 
 
 def spans_read(encoded: Sequence[EncodedExample]) -> tuple[tuple[int, int], ...]:
     """Characters [start, end) of the text that were encoded, adjacent tokens joined."""
-    spans = sorted({span for read in encoded for span in read.spans if span[0] < span[1]})
+    spans = sorted({span for example in encoded for span in example.spans if span[0] < span[1]})
     joined: list[tuple[int, int]] = []
     for low, high in spans:
         # One character of white space may lie between two tokens.
@@ -203,7 +212,7 @@ class TaskBatches:
         self, prepared: EncodedSplit, config: TrainingConfig, pad: int, *, shuffle: bool
     ) -> None:
         self.prepared, self.pad = prepared, pad
-        lengths = [max(len(each.tokens), len(each.condition or ())) for each in prepared.encoded]
+        lengths = [max(len(e.tokens), len(e.condition or ())) for e in prepared.encoded]
         self.order = length_ordered_batches(lengths, config, shuffle=shuffle)
 
     def batches_per_epoch(self, number: int = 0) -> int:
@@ -252,9 +261,9 @@ class _Pad:
     pad: int = 0
 
 
-def window_too_small_error(longest: int, block: int) -> UserError:
+def window_too_small_error(max_length: int, block: int) -> UserError:
     """The error if a block, a question and the special tokens exceed the window."""
     return UserError(
-        f"a block of {block} tokens does not fit with a question into the window of {longest} "
+        f"a block of {block} tokens does not fit with a question into the window of {max_length} "
         "tokens; try a smaller --set block=N, or train with longer texts."
     )

@@ -11,13 +11,8 @@ from lmlab.tasks.finetuned_model import FinetunedModel
 from lmlab.tasks.task_registry import find_task
 from lmlab.training.external_memory import load_external_memory
 from lmlab.training.run_config import stored_model_guard
-from lmlab.training.run_folder import (
-    RunFolder,
-    TrainedModel,
-    build_from_config,
-    load_run,
-    load_source_tokenizer,
-)
+from lmlab.training.run_folder import RunFolder, TrainedModel, load_run, load_source_tokenizer
+from lmlab.training.system_building import build_from_config
 
 
 def load_task(path: Path | str) -> FinetunedModel:
@@ -55,13 +50,12 @@ def load_pretrained(path: Path | str) -> TrainedModel:
     finetuned = load_task(path)
     # Rebuilt, since a frozen fine-tuning has disabled the gradients of its parameters.
     memories = load_external_memory(config, run.memory)
-    system = build_from_config(config, finetuned.base.vocabulary, memories)
-    if memories.given():
-        system.setup_tokenizer(finetuned.tokenizer)
+    vocabulary, tokenizer = finetuned.base.vocabulary, finetuned.tokenizer
+    system = build_from_config(config, vocabulary, memories, tokenizer)
     system.load_state_dict(finetuned.base.state_dict())
     return TrainedModel(
         system=system.eval(),
-        tokenizer=finetuned.tokenizer,
+        tokenizer=tokenizer,
         source_tokenizer=load_source_tokenizer(config, run),
         layout=Layout(**config["layout"]),
         config={key: value for key, value in config.items() if key != "task"},

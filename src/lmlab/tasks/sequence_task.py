@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -17,9 +16,9 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import group_by_length
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.models.finetuned import ANSWER_TRUNCATED_LABEL, add_task_head
+from lmlab.models.finetuned import add_task_head
 from lmlab.tasks.long_context.blocks import BlockQuery, TextBlock
-from lmlab.tasks.task import AnswerTruncated, EncodedExample, Row, Task, collate_examples
+from lmlab.tasks.task import EncodedExample, Row, Task, collate_examples
 
 TOKENS_PER_BATCH = 8192
 
@@ -47,23 +46,16 @@ class SequenceTask(Task):
 
     @abstractmethod
     def encode(
-        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, max_length: int
     ) -> EncodedExample:
-        """The row as at most `longest` tokens."""
+        """The row as at most `max_length` tokens."""
 
-    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
+    def with_labels(self, row: Mapping[str, Any], example: EncodedExample) -> EncodedExample:
         """An encoded text with the labels of its row, if the row has them.
 
         Raises AnswerTruncated if the answer is not in it.
         """
         raise TypeError(f"{type(self).__name__} does not read long texts")
-
-    def with_labels_or_truncated(self, row: Row, read: EncodedExample) -> EncodedExample:
-        """With the row's labels; a truncated answer has ANSWER_TRUNCATED_LABEL."""
-        try:
-            return self.with_labels(row, read)
-        except AnswerTruncated:
-            return replace(read, labels=[ANSWER_TRUNCATED_LABEL, ANSWER_TRUNCATED_LABEL])
 
     def build(self, base: System, *, frozen: bool) -> System:
         """The model that is fine-tuned."""
@@ -88,11 +80,9 @@ class SequenceTask(Task):
     ) -> list[Any]:
         """The answer of a model made by `build` to each row, in their order."""
         answers: dict[int, Any] = {}
-        for group in group_by_length([len(each.tokens) for each in encoded], TOKENS_PER_BATCH):
-            chosen = [encoded[index] for index in group]
+        for group, examples, batch in _batches_by_length(system, encoded):
             with evaluation_mode(system):
-                batch = collate_examples(chosen, system.vocabulary.pad).to(device_of(system))
-                predicted = system.answers(batch, chosen, [rows[index] for index in group])
+                predicted = system.answers(batch, examples, [rows[index] for index in group])
             answers.update(zip(group, predicted, strict=True))
         return [answers[index] for index in range(len(rows))]
 
@@ -136,12 +126,22 @@ class SequenceTask(Task):
 def head_scores(system: Any, encoded: Sequence[EncodedExample]) -> list[Tensor]:
     """The head's scores for each: (labels,), or (T, labels) for its own T tokens."""
     scored: dict[int, Tensor] = {}
-    for group in group_by_length([len(each.tokens) for each in encoded], TOKENS_PER_BATCH):
-        chosen = [encoded[index] for index in group]
+    for group, examples, batch in _batches_by_length(system, encoded):
         with evaluation_mode(system):
-            batch = collate_examples(chosen, system.vocabulary.pad).to(device_of(system))
             scores = system.scores(batch).cpu()
-        for row, index in enumerate(group):
-            one = scores[row]
-            scored[index] = one[: len(encoded[index].tokens)] if one.ndim == 2 else one
+        for index, example, row in zip(group, examples, scores, strict=True):
+            scored[index] = row[: len(example.tokens)] if row.ndim == 2 else row
     return [scored[index] for index in range(len(encoded))]
+
+
+def _batches_by_length(
+    system: Any, encoded: Sequence[EncodedExample]
+) -> Iterator[tuple[list[int], list[EncodedExample], Batch]]:
+    """Batches of examples of similar length: their indices, themselves, and collated."""
+    for group in group_by_length([len(example.tokens) for example in encoded], TOKENS_PER_BATCH):
+        examples = [encoded[index] for index in group]
+        yield (
+            group,
+            examples,
+            collate_examples(examples, system.vocabulary.pad).to(device_of(system)),
+        )

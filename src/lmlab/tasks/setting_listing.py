@@ -1,4 +1,4 @@
-"""`lmlab.settings`: records of all settings that `--set` takes, of training and fine-tuning.
+"""Listing of all settings that `--set` takes, of training and fine-tuning: `lmlab.settings`.
 
 Importing this module, and listing the training settings, does not import torch.
 """
@@ -22,7 +22,7 @@ def settings(
     `recipe` gives the values that a recipe of the system sets; `task` lists the settings of a
     fine-tuning task instead.
 
-    >>> {each.name: each.default for each in settings()}["learning_rate"]
+    >>> {record.name: record.default for record in settings()}["learning_rate"]
     0.002
     """
     if system is not None and task is not None:
@@ -41,7 +41,7 @@ def task_settings(task: str) -> list[SettingRecord]:
     from lmlab.tasks.finetune_settings import CORPUS_SETTINGS, PAIR_SETTINGS
     from lmlab.tasks.task_registry import find_task
 
-    kind = find_task(task)
-    unused = {*CORPUS_SETTINGS, *(() if kind.reads_pairs else PAIR_SETTINGS)}
-    training = [each for each in training_settings(FINETUNE_DEFAULTS) if each.name not in unused]
-    return [*config_settings("task", kind.settings_type()), *training]
+    task_type = find_task(task)
+    unused = {*CORPUS_SETTINGS, *(() if task_type.reads_pairs else PAIR_SETTINGS)}
+    training = [r for r in training_settings(FINETUNE_DEFAULTS) if r.name not in unused]
+    return [*config_settings("task", task_type.settings_type()), *training]

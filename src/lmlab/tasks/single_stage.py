@@ -1,4 +1,4 @@
-"""Single-stage fine-tuning: one model trained once on encoded sequences, as most tasks are."""
+"""Single-stage fine-tuning of sequence tasks: one training, any long-text strategy; prediction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
-from lmlab.models.seq2seq import ImageToTextLM
 from lmlab.tasks.confidence_intervals import TaskMetrics, measure_answers
 from lmlab.tasks.finetune_job import (
     FinetuneJob,
@@ -53,7 +52,7 @@ class SingleStageTask(SequenceTask):
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], model: TrainedModel) -> Self:
-        if isinstance(model.system, ImageToTextLM):
+        if model.system.input_kind == "images":
             raise UserError(
                 f"{model.card.name} takes images, and a row of {cls.name} has none; use a "
                 "text model (bert, gpt …)."
@@ -122,49 +121,49 @@ class SingleStageTask(SequenceTask):
         rows = encoded[split].rows
         answers = pipeline.answer(system, encoded[split])
         expected = [self.expected(row) for row in rows]
-        measured = measure_answers(self, expected, [each.answer for each in answers])
+        metrics = measure_answers(self, expected, [answer.answer for answer in answers])
         if pipeline.name:
-            recall = relevant_text_recall(rows, [each.seen for each in answers])
-            measured = measured.extended(recall)
+            recall = relevant_text_recall(rows, [answer.seen for answer in answers])
+            metrics = metrics.extended(recall)
         result = job.result(
             self,
-            measured,
+            metrics,
             split=split,
-            rows={name: len(each.rows) for name, each in encoded.items()},
-            truncated=sum(each.truncated for each in encoded.values()),
-            dropped=sum(each.dropped for each in encoded.values()),
+            rows={name: len(part.rows) for name, part in encoded.items()},
+            truncated=sum(part.truncated for part in encoded.values()),
+            dropped=sum(part.dropped for part in encoded.values()),
             truncated_questions=sum(
-                pipeline.count_truncated_questions(each.rows) for each in encoded.values()
+                pipeline.count_truncated_questions(part.rows) for part in encoded.values()
             ),
         )
-        records = [each.record(row) for each, row in zip(answers, rows, strict=True)]
+        records = [answer.record(row) for answer, row in zip(answers, rows, strict=True)]
         return write_evaluation(job, result, records)
 
     @classmethod
     def load(cls, run: RunFolder, config: Mapping[str, Any]) -> SequenceModel:
-        described = config["task"]
+        task_config = config["task"]
         task = cls.from_config(config, run)
         base, tokenizer = load_base(run, config)
         pipeline = make_pipeline(
-            described.get("long"),
-            judge=described.get("judge"),
+            task_config.get("long"),
+            judge=task_config.get("judge"),
             task=task,
             tokenizer=tokenizer,
             system=base,
-            settings=_long_settings(described),
+            settings=_long_settings(task_config),
         )
-        system = pipeline.build(base, frozen=bool(described["frozen"]))
+        system = pipeline.build(base, frozen=bool(task_config["frozen"]))
         load_weights(system, run)
         return SequenceModel(
             task=task, system=system.eval(), reading=pipeline, tokenizer=tokenizer, path=run.path
         )
 
 
-def _long_settings(described: Mapping[str, Any]) -> LongTextConfig:
-    given = dict(described.get("long_settings", {}))
-    if "retained_blocks" in given:
-        given["retained_blocks"] = tuple(given["retained_blocks"])  # JSON has no tuples
-    return LongTextConfig(**given)
+def _long_settings(task_config: Mapping[str, Any]) -> LongTextConfig:
+    settings = dict(task_config.get("long_settings", {}))
+    if "retained_blocks" in settings:
+        settings["retained_blocks"] = tuple(settings["retained_blocks"])  # JSON has no tuples
+    return LongTextConfig(**settings)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

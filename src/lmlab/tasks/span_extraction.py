@@ -1,4 +1,4 @@
-"""Span extraction (SQuAD): the span of a text that answers a question."""
+"""Span extraction task (SQuAD): softmax of first and last token, best span, also over windows."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class SpanExtraction(SingleStageTask):
         return nn.Linear(width, 2)
 
     def encode(
-        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, max_length: int
     ) -> EncodedExample:
         texts = [str(row["question"]), str(row["text"])]
-        return self.with_labels(row, encode_texts(texts, tokenizer, vocabulary, longest))
+        return self.with_labels(row, encode_texts(texts, tokenizer, vocabulary, max_length))
 
-    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
+    def with_labels(self, row: Mapping[str, Any], example: EncodedExample) -> EncodedExample:
         if "answer" not in row:
-            return read
+            return example
         low, high = answer_span(row)
-        inside = [p for p, (a, b) in enumerate(read.spans) if a < b and a < high and b > low]
-        if not inside:
+        positions = [p for p, (a, b) in enumerate(example.spans) if a < b and a < high and b > low]
+        if not positions:
             raise AnswerTruncated
-        return replace(read, labels=[inside[0], inside[-1]])
+        return replace(example, labels=[positions[0], positions[-1]])
 
     def loss(self, scores: Tensor, labels: Tensor) -> Any:
         """scores (B, T, 2), labels (B, 2): a softmax over the positions for each end."""
@@ -79,9 +79,9 @@ class SpanExtraction(SingleStageTask):
         self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[str]:
         answers = []
-        for ends, read, row in zip(scores, encoded, rows, strict=True):
-            first, last = best_span(ends[: len(read.tokens)], read)
-            answers.append(str(row["text"])[read.spans[first][0] : read.spans[last][1]])
+        for span_scores, example, row in zip(scores, encoded, rows, strict=True):
+            first, last = best_span(span_scores[: len(example.tokens)], example)
+            answers.append(str(row["text"])[example.spans[first][0] : example.spans[last][1]])
         return answers
 
     def answer_spans(self, row: Row) -> list[tuple[int, int]]:
@@ -115,21 +115,21 @@ def answer_span(row: Mapping[str, Any]) -> tuple[int, int]:
     return low, low + len(str(row["answer"]))
 
 
-def best_span(scores: Tensor, read: EncodedExample) -> tuple[int, int]:
+def best_span(scores: Tensor, example: EncodedExample) -> tuple[int, int]:
     """First and last position of the best span of at most `MAX_ANSWER_TOKENS` tokens of the text.
 
     It contains no special token, since the texts on its two sides need not be adjacent.
     """
-    inside = torch.tensor([low < high for low, high in read.spans], device=scores.device)
-    first, last = scores.masked_fill(~inside[:, None], float("-inf")).unbind(-1)
+    in_text = torch.tensor([low < high for low, high in example.spans], device=scores.device)
+    first, last = scores.masked_fill(~in_text[:, None], float("-inf")).unbind(-1)
     joint = first[:, None] + last[None, :]
-    reach = torch.ones_like(joint, dtype=torch.bool).triu() & ~torch.ones_like(
+    allowed = torch.ones_like(joint, dtype=torch.bool).triu() & ~torch.ones_like(
         joint, dtype=torch.bool
     ).triu(MAX_ANSWER_TOKENS)
-    segment = (~inside).cumsum(0)
-    reach &= segment[:, None] == segment[None, :]
-    best = int(joint.masked_fill(~reach, float("-inf")).argmax())
-    return best // len(read.tokens), best % len(read.tokens)
+    segment = (~in_text).cumsum(0)
+    allowed &= segment[:, None] == segment[None, :]
+    best = int(joint.masked_fill(~allowed, float("-inf")).argmax())
+    return best // len(example.tokens), best % len(example.tokens)
 
 
 def best_span_of_windows(
@@ -137,9 +137,9 @@ def best_span_of_windows(
 ) -> str:
     """The span whose score is greatest above that of its window's <s> (Alberti et al. 2019)."""
     best, answer = float("-inf"), ""
-    for window, ends in zip(windows, scores, strict=True):
-        first, last = best_span(ends, window)
-        score = float(ends[first, 0] + ends[last, 1] - ends[NO_ANSWER_POSITION].sum())
+    for window, logits in zip(windows, scores, strict=True):
+        first, last = best_span(logits, window)
+        score = float(logits[first, 0] + logits[last, 1] - logits[NO_ANSWER_POSITION].sum())
         if score > best:
             best, answer = score, text[window.spans[first][0] : window.spans[last][1]]
     return answer

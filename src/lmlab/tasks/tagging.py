@@ -1,4 +1,4 @@
-"""Sequence tagging: a tag for each word."""
+"""Sequence tagging task: softmax tag of each word from its first token; windows are merged."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Tagging(SingleStageTask):
         words, tags = checked["words"], checked["tags"]
         if not (isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)):
             raise UserError("words and tags are lists of the same length in a row.")
-        if strange := [each for each in (*words, *tags) if not isinstance(each, str)]:
-            raise UserError(f"words and tags must be texts, got {strange[0]!r}.")
+        if invalid := [item for item in (*words, *tags) if not isinstance(item, str)]:
+            raise UserError(f"words and tags must be texts, got {invalid[0]!r}.")
         return checked
 
     @classmethod
@@ -62,28 +62,28 @@ class Tagging(SingleStageTask):
         return None
 
     def encode(
-        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, max_length: int
     ) -> EncodedExample:
-        read = encode_texts([self.text(row)], tokenizer, vocabulary, longest)
-        return self.with_labels(row, read)
+        example = encode_texts([self.text(row)], tokenizer, vocabulary, max_length)
+        return self.with_labels(row, example)
 
-    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
+    def with_labels(self, row: Mapping[str, Any], example: EncodedExample) -> EncodedExample:
         words = [str(word) for word in row["words"]]
         tags = [str(tag) for tag in row.get("tags", [])]
-        labels = [IGNORE_LABEL] * len(read.tokens)
-        for word, position in enumerate(first_tokens(words, read)):
+        labels = [IGNORE_LABEL] * len(example.tokens)
+        for word, position in enumerate(first_tokens(words, example)):
             if position is not None and tags:
                 labels[position] = self.label_index(tags[word])
-        return replace(read, labels=labels)
+        return replace(example, labels=labels)
 
     def decode_answers(
         self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[list[str]]:
         best = scores.argmax(-1).tolist()
         answers = []
-        for chosen, read, row in zip(best, encoded, rows, strict=True):
-            positions = first_tokens([str(word) for word in row["words"]], read)
-            tags = [OUTSIDE_TAG if p is None else self.labels[chosen[p]] for p in positions]
+        for best_labels, example, row in zip(best, encoded, rows, strict=True):
+            positions = first_tokens([str(word) for word in row["words"]], example)
+            tags = [OUTSIDE_TAG if p is None else self.labels[best_labels[p]] for p in positions]
             answers.append(tags)
         return answers
 
@@ -104,8 +104,8 @@ class Tagging(SingleStageTask):
         """Each word's tag from the query that contains it."""
         words = [str(word) for word in row["words"]]
         tags = [OUTSIDE_TAG] * len(words)
-        for answer, read in answers:
-            for word, position in enumerate(first_tokens(words, read)):
+        for answer, example in answers:
+            for word, position in enumerate(first_tokens(words, example)):
                 tags[word] = tags[word] if position is None else answer[word]
         return tags
 
@@ -120,33 +120,29 @@ class Tagging(SingleStageTask):
 
     @classmethod
     def compute_metrics(cls, expected: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
-        right = [tag for tags in expected for tag in tags]
+        gold = [tag for tags in expected for tag in tags]
         predicted = [tag for tags in answers for tag in tags]
         return {
             "f1": entity_f1(expected, answers),
-            "accuracy": accuracy(right, predicted),
-            "majority": majority_accuracy(right),
+            "accuracy": accuracy(gold, predicted),
+            "majority": majority_accuracy(gold),
         }
 
 
-def first_tokens(words: Sequence[str], read: EncodedExample) -> list[int | None]:
+def first_tokens(words: Sequence[str], example: EncodedExample) -> list[int | None]:
     """The position of each word's first token; None if the text was truncated before it."""
-    begins = [end - len(word) for end, word in zip(_ends(words), words, strict=True)]
+    # The words are joined by spaces.
+    starts = list(accumulate((len(word) + 1 for word in words[:-1]), initial=0))
     positions: dict[int, int] = {}
     word = 0
-    for position, (low, high) in enumerate(read.spans):
+    for position, (low, high) in enumerate(example.spans):
         if low == high:
             continue
-        while word + 1 < len(words) and begins[word + 1] < high:
+        while word + 1 < len(words) and starts[word + 1] < high:
             word += 1
-        if begins[word] < high:
+        if starts[word] < high:
             positions.setdefault(word, position)
     return [positions.get(number) for number in range(len(words))]
-
-
-def _ends(words: Sequence[str]) -> list[int]:
-    """The end offset of each word in the words joined by spaces."""
-    return [end - 1 for end in accumulate(len(word) + 1 for word in words)]
 
 
 def tags_of_windows(
@@ -157,12 +153,12 @@ def tags_of_windows(
 ) -> list[str]:
     """The tag of each word in the window where it is furthest from both ends."""
     tags, depth = [OUTSIDE_TAG] * len(words), [-1] * len(words)
-    for window, each in zip(windows, scores, strict=True):
-        best = each.argmax(-1).tolist()
+    for window, window_scores in zip(windows, scores, strict=True):
+        best = window_scores.argmax(-1).tolist()
         for word, position in enumerate(first_tokens(words, window)):
             if position is None:
                 continue
-            inside = min(position, len(window.tokens) - 1 - position)
-            if inside > depth[word]:
-                depth[word], tags[word] = inside, labels[best[position]]
+            margin = min(position, len(window.tokens) - 1 - position)
+            if margin > depth[word]:
+                depth[word], tags[word] = margin, labels[best[position]]
     return tags

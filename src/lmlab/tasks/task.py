@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -94,13 +94,7 @@ class Task(ABC):
     @classmethod
     def check_row(cls, row: Any) -> Row:
         """The row, or a UserError that names what is missing."""
-        if not isinstance(row, dict):
-            raise UserError(f"a row of {cls.name} is an object with {', '.join(cls.fields)}.")
-        missing = [name for name in cls.fields if name not in row]
-        if missing:
-            raise UserError(
-                f"a row of {cls.name} needs {', '.join(cls.fields)}, and {missing[0]} is missing."
-            )
+        check_fields(cls.name, cls.fields, row)
         for name in (*cls.fields, "question"):
             if name in row and name not in cls.lists:
                 _check_field(name, row[name])
@@ -148,6 +142,14 @@ class Task(ABC):
         return self.labels.index(label)
 
 
+def check_fields(task: str, fields: Iterable[str], row: Any) -> None:
+    """A UserError if a row is no object, or lacks a field."""
+    if not isinstance(row, dict):
+        raise UserError(f"a row of {task} is an object with {', '.join(fields)}.")
+    if missing := [name for name in fields if name not in row]:
+        raise UserError(f"a row of {task} needs {', '.join(fields)}, and {missing[0]} is missing.")
+
+
 def _check_field(name: str, value: Any) -> None:
     """A text must be one; a label may be a number too."""
     if not isinstance(value, (str, int) if name == "label" else str):
@@ -161,23 +163,23 @@ def special_tokens_of(vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
 
 
 def encode_texts(
-    texts: Sequence[str], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+    texts: Sequence[str], tokenizer: Tokenizer, vocabulary: Vocabulary, max_length: int
 ) -> EncodedExample:
     """`<s> first </s> second </s>`, without labels; spans are those of the last text.
 
     If they are too long, the longest text is truncated at its end.
     """
     start, end = special_tokens_of(vocabulary)
-    coded = [tokenizer.encode_with_offsets(text) for text in texts]
-    ids, spans = [list(i) for i, _ in coded], [list(s) for _, s in coded]
-    room = longest - len(start) - len(end) * len(texts)
-    if room < len(texts):
+    encoded = [tokenizer.encode_with_offsets(text) for text in texts]
+    ids, spans = [list(i) for i, _ in encoded], [list(s) for _, s in encoded]
+    max_tokens = max_length - len(start) - len(end) * len(texts)
+    if max_tokens < len(texts):
         raise UserError(
-            f"the maximum length of {longest} tokens is too short for {len(texts)} texts; "
+            f"the maximum length of {max_length} tokens is too short for {len(texts)} texts; "
             "use a model with a longer window."
         )
-    cut = sum(map(len, ids)) > room
-    while (excess := sum(map(len, ids)) - room) > 0:
+    truncated = sum(map(len, ids)) > max_tokens
+    while (excess := sum(map(len, ids)) - max_tokens) > 0:
         longest_text = max(range(len(ids)), key=lambda i: len(ids[i]))
         others = sorted(map(len, ids))
         # Down to the second longest at once, then one by one from all of that length.
@@ -188,22 +190,19 @@ def encode_texts(
         tokens += [*part, *end]
         inside = span if number == len(ids) - 1 else [(0, 0)] * len(part)
         offsets += [*inside, *[(0, 0)] * len(end)]
-    return EncodedExample(tokens=tokens, labels=[], spans=offsets, truncated=cut)
+    return EncodedExample(tokens=tokens, labels=[], spans=offsets, truncated=truncated)
 
 
 def collate_examples(
     encoded: Sequence[EncodedExample], pad: int, rows: Sequence[int] | None = None
 ) -> Batch:
     """A padded batch of examples with their labels."""
-    conditions = [each.condition for each in encoded]
-    given = None
-    if all(condition is not None for condition in conditions):
-        given = Batch.collate([c for c in conditions if c is not None], pad)
-    batch = Batch.collate([each.tokens for each in encoded], pad, rows=rows, condition=given)
-    width = max((len(each.labels) for each in encoded), default=0)
+    condition = None
+    if all(example.condition is not None for example in encoded):
+        condition = Batch.collate([example.condition or [] for example in encoded], pad)
+    tokens = [example.tokens for example in encoded]
+    width = max((len(example.labels) for example in encoded), default=0)
     labels = torch.full((len(encoded), width), IGNORE_LABEL)
-    for row, each in enumerate(encoded):
-        labels[row, : len(each.labels)] = torch.tensor(each.labels, dtype=torch.long)
-    return Batch(
-        tokens=batch.tokens, lengths=batch.lengths, rows=batch.rows, condition=given, labels=labels
-    )
+    for row, example in enumerate(encoded):
+        labels[row, : len(example.labels)] = torch.tensor(example.labels, dtype=torch.long)
+    return replace(Batch.collate(tokens, pad, rows=rows, condition=condition), labels=labels)

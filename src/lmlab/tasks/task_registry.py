@@ -1,4 +1,4 @@
-"""The registry of tasks."""
+"""Task registry: (pair) classification, tagging, span extraction, generation, multi-hop QA."""
 
 from __future__ import annotations
 

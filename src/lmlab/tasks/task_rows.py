@@ -1,4 +1,4 @@
-"""Rows of a task: JSON lines from a file or a folder of splits, or a built-in set."""
+"""Task rows (JSON lines) of a file, a folder of splits or a built-in set: read, check, split."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.untrusted_input import parse_json
 from lmlab.data.corpus import SPLITS, open_corpus
-from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
 from lmlab.data.lines import ReadingReport, check_errors, held_lines
 from lmlab.data.readers import read_fields
 from lmlab.data.splitting import SPLIT_BLOCK, split_of_index
+from lmlab.data.standard_datasets import CORPUS_PROTOCOLS
 from lmlab.data.unknown_words import UnknownWords
 from lmlab.tasks.builtin_datasets import BUILTIN_DATASETS, load_builtin_rows
 from lmlab.tasks.long_context.long_babi import BABI_LONG, long_babi
@@ -59,11 +59,11 @@ def read_splits(
     if str(data).startswith(BABI_LONG):
         splits = long_babi(str(data).removeprefix(BABI_LONG), as_label="label" in task.fields)
     elif str(data) in BUILTIN_DATASETS:
-        made_for, splits = load_builtin_rows(str(data))
-        if made_for != task.name:
-            raise UserError(f"{data} is made for the task {made_for}, not for {task.name}.")
+        task_name, splits = load_builtin_rows(str(data))
+        if task_name != task.name:
+            raise UserError(f"{data} is made for the task {task_name}, not for {task.name}.")
     elif task.reads_pairs and is_corpus(str(data)):
-        splits = _pairs(str(data), seed, errors, report)
+        splits = _corpus_pairs(str(data), seed, errors, report)
     elif (path := Path(data)).is_dir():
         splits = _read_folder(path, task, errors, report)
     elif path.exists():
@@ -87,17 +87,18 @@ def split_seed(config: Mapping[str, Any], data: str | Path) -> int:
 
 def is_corpus(data: str) -> bool:
     """Whether the name is that of a corpus rather than of rows."""
-    head, colon, _ = data.partition(":")
-    return data.endswith(".tsv") or head in CORPUS_PROTOCOLS or bool(colon and head == "parallel")
+    scheme, colon, _ = data.partition(":")
+    parallel = bool(colon) and scheme == "parallel"
+    return parallel or data.endswith(".tsv") or scheme in CORPUS_PROTOCOLS
 
 
-def _pairs(data: str, seed: int, errors: str, report: ReadingReport) -> Splits:
+def _corpus_pairs(data: str, seed: int, errors: str, report: ReadingReport) -> Splits:
     """The pairs of a corpus as rows of `generate`."""
     corpus = open_corpus(data, seed=seed, errors=errors)
     if corpus.layout.kind != "pairs":
         raise UserError(f"{data} has no pairs of texts; give a parallel corpus, or rows.")
     splits = {
-        name: [{"source": each.condition or "", "target": each.text} for each in split]
+        name: [{"source": example.condition or "", "target": example.text} for example in split]
         for name, split in corpus.splits.items()
     }
     report.add(corpus.splits["train"].report)
@@ -151,11 +152,11 @@ def split_rows_by_seed(rows: list[Row], seed: int) -> Splits:
 
 def _read_folder(folder: Path, task: RowFormat, errors: str, report: ReadingReport) -> Splits:
     splits: Splits = {}
-    for split, beginnings in SPLIT_FILES.items():
-        met = report if split == "train" else ReadingReport()
+    for split, prefixes in SPLIT_FILES.items():
+        split_report = report if split == "train" else ReadingReport()
         for path in sorted(folder.glob("*.jsonl")):
-            if path.name.startswith(beginnings):
-                splits.setdefault(split, []).extend(read_rows(path, task, errors, met))
+            if path.name.startswith(prefixes):
+                splits.setdefault(split, []).extend(read_rows(path, task, errors, split_report))
     if "train" not in splits:
         raise UserError(f"{folder} has no train*.jsonl.")
     return splits

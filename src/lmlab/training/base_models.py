@@ -20,12 +20,13 @@ from lmlab.core.registry import system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.training.run_folder import RunFolder, build_from_config, load_run
+from lmlab.training.run_folder import RunFolder, load_run
+from lmlab.training.system_building import build_from_config
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BaseModel:
-    """A system to build on, with its tokeniser, which the new run takes over."""
+    """A system to build on, with its tokenizer, which the new run takes over."""
 
     system: System
     tokenizer: Tokenizer
@@ -44,11 +45,11 @@ class BaseModel:
             )
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """A UserError where its tokeniser is not that of the new run."""
+        """A UserError where its tokenizer is not that of the new run."""
         if self.tokenizer.fingerprint() != tokenizer.fingerprint():
             raise UserError(
                 f"the {self.role} {self.description['path']} was trained with a different "
-                "tokeniser than the new run; train it with the same one (--tokenizer "
+                "tokenizer than the new run; train it with the same one (--tokenizer "
                 "RUN/tokenizer.json)."
             )
 
@@ -58,43 +59,45 @@ class BaseModel:
         names = {spec.name for spec in fields(config)}
         if self.role == "base":
             names &= getattr(config, "inherited_from_base", frozenset())
-        own = self.description["system_config"].items()
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in own if k in names}
+        system_config = self.description["system_config"].items()
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in system_config if k in names}
 
 
 def resolve_base(
     card: Card,
     role: str,
-    given: str | Path | None,
-    before: Mapping[str, Any] | None,
+    path: str | Path | None,
+    resumed: Mapping[str, Any] | None,
     run: RunFolder,
 ) -> BaseModel | None:
     """The run given as base or encoder, or that of the resumed run; or None."""
-    described = None if before is None else before.get(role)
-    if described is None:
-        if given is not None and before is not None:
+    description = None if resumed is None else resumed.get(role)
+    if description is None:
+        if path is not None and resumed is not None:
             raise UserError(
                 f"the run {run.path} was started without --{role}; resume it without, or "
                 "choose another --out."
             )
-        if given is None and _must_have(card, role):
+        if path is None and _is_required(card, role):
             example = f" (lmlab train {card.base} …)" if card.base else ""
             raise UserError(
                 f"{card.name} needs a trained base model; train one first{example} and give "
                 f"its folder by --{role}."
             )
-        return None if given is None else load_base_model(given, role)
-    if given is None and run.load_checkpoint(lambda _: None) is not None:
+        return None if path is None else load_base_model(path, role)
+    if path is None and run.load_checkpoint(lambda _: None) is not None:
         # The checkpoint holds the base's weights; its folder may be gone.
         tokenizer = Tokenizer.load(run.tokenizer)
-        vocabulary = Vocabulary(**before["vocabulary"]) if before else tokenizer.vocabulary
-        system = build_from_config(described, vocabulary)
-        return BaseModel(system=system, tokenizer=tokenizer, description=dict(described), role=role)
-    base = load_base_model(described["path"] if given is None else given, role)
-    if base.description["weights"] != described["weights"]:
+        vocabulary = Vocabulary(**resumed["vocabulary"]) if resumed else tokenizer.vocabulary
+        system = build_from_config(description, vocabulary)
+        return BaseModel(
+            system=system, tokenizer=tokenizer, description=dict(description), role=role
+        )
+    base = load_base_model(description["path"] if path is None else path, role)
+    if base.description["weights"] != description["weights"]:
         raise UserError(
             f"the run {run.path} was started from an earlier version of the {role} "
-            f"{described['path']}, and {base.description['path']} has other weights; resume "
+            f"{description['path']}, and {base.description['path']} has other weights; resume "
             f"it without --{role}, or choose another --out."
         )
     return base
@@ -103,8 +106,8 @@ def resolve_base(
 def load_base_model(path: str | Path, role: str = "base") -> BaseModel:
     """Load a run as a base or an encoder, with its own base if it has one."""
     model = load_run(path)
-    told = ("system", "size", "system_config", "corpus")
-    description = {name: model.config[name] for name in told}
+    recorded_fields = ("system", "size", "system_config", "corpus")
+    description = {name: model.config[name] for name in recorded_fields}
     if "base" in model.config:
         description["base"] = model.config["base"]
     with RunFolder(model.path).weights.open("rb") as file:
@@ -117,7 +120,7 @@ def load_base_model(path: str | Path, role: str = "base") -> BaseModel:
     )
 
 
-def _must_have(card: Card, role: str) -> bool:
+def _is_required(card: Card, role: str) -> bool:
     """Whether the system can't be built without one: the parameter of `build` has no default."""
     if role not in card.needs:
         return False

@@ -1,4 +1,4 @@
-"""Checkpoints: the complete training state, for resuming bit-exactly.
+"""Checkpoints: model, optimiser and recurrent state, saved atomically, resumed bit-exactly.
 
     trainer/step-1200/   model.safetensors  optimizer.safetensors  recurrent_state.safetensors
                          state.json  manifest.json
@@ -50,10 +50,10 @@ def checked_numbers(state: Any, expected: Mapping[str, float]) -> dict[str, Any]
     if not isinstance(state, dict) or set(state) != set(expected):
         raise ValueError(f"expected numbers named {', '.join(expected)}")
     for name, value in state.items():
-        whole = isinstance(expected[name], int)
-        right = isinstance(value, int) if whole else isinstance(value, (int, float))
-        if not right or isinstance(value, bool) or math.isnan(value) or (whole and value < 0):
-            kind = "a whole number, 0 or more" if whole else "a number"
+        is_integer = isinstance(expected[name], int)
+        valid = isinstance(value, int) if is_integer else isinstance(value, (int, float))
+        if not valid or isinstance(value, bool) or math.isnan(value) or (is_integer and value < 0):
+            kind = "a whole number, 0 or more" if is_integer else "a number"
             raise ValueError(f"{name} must be {kind}, got {str(value)[:40]!r}")
     return dict(state)
 
@@ -86,18 +86,19 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     _remove_old(folder, newest=checkpoint.step)
 
 
-def load_checkpoint(folder: Path, tell: Callable[[str], None] = print) -> Checkpoint | None:
+def load_checkpoint(folder: Path, report: Callable[[str], None] = print) -> Checkpoint | None:
     """Load the newest intact checkpoint, or None where there is none.
 
-    A damaged one is skipped, and `tell` is called with a sentence about it.
+    A damaged one is skipped, and `report` is called with a sentence about it.
     """
-    found = list(_newest_first(folder))
-    for place, (step, path) in enumerate(found, 1):
+    candidates = list(_newest_first(folder))
+    for rank, (step, path) in enumerate(candidates, 1):
         try:
             return _read(path, step)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-            way = "resuming from the previous one" if place < len(found) else "starting again"
-            tell(f"the checkpoint {path} is damaged ({error}); {way}.")
+            last = rank == len(candidates)
+            action = "starting again" if last else "resuming from the previous one"
+            report(f"the checkpoint {path} is damaged ({error}); {action}.")
     return None
 
 
@@ -116,10 +117,10 @@ def state_from_tensors(tensors: dict[str, Tensor]) -> State | None:
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Optimiser state as named tensors: 'parameter index.name'."""
-    memory = optimizer.state_dict()["state"]
+    states = optimizer.state_dict()["state"]
     return {
         f"{number}.{name}": value if isinstance(value, Tensor) else torch.tensor(value)
-        for number, entries in memory.items()
+        for number, entries in states.items()
         for name, value in entries.items()
         if value is not None
     }
@@ -127,22 +128,17 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Restore the optimiser state from `optimizer_tensors`."""
-    memory: dict[int, dict[str, Tensor]] = {}
+    states: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         number, _, entry = name.partition(".")
-        memory.setdefault(int(number), {})[entry] = value
+        states.setdefault(int(number), {})[entry] = value
     groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": memory, "param_groups": groups})
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
 def _write_parts(folder: Path, checkpoint: Checkpoint) -> None:
-    parts = {
-        "model": checkpoint.model,
-        "optimizer": checkpoint.optimizer,
-        "recurrent_state": checkpoint.recurrent_state,
-    }
-    for name, tensors in parts.items():
-        write_tensors(folder / f"{name}.safetensors", tensors)
+    for name in _PARTS:
+        write_tensors(folder / f"{name}.safetensors", getattr(checkpoint, name))
     write_json(folder / STATE, {"step": checkpoint.step, "state": checkpoint.state})
     write_manifest(folder, _FILES)
 
@@ -161,17 +157,17 @@ _FILES = (*(f"{name}.safetensors" for name in _PARTS), STATE)
 
 
 def _newest_first(folder: Path) -> Iterator[tuple[int, Path]]:
-    found = []
+    numbered = []
     for path in folder.glob(f"{CHECKPOINT_PREFIX}*"):
         number = path.name.removeprefix(CHECKPOINT_PREFIX)
         if number.isdigit():
-            found.append((int(number), path))
-    yield from sorted(found, reverse=True)
+            numbered.append((int(number), path))
+    yield from sorted(numbered, reverse=True)
 
 
 def _remove_old(folder: Path, newest: int) -> None:
     """Keep the last ones; later steps belong to a training that was resumed before them."""
-    kept = [path for step, path in _newest_first(folder) if step <= newest][:MAX_CHECKPOINTS]
+    retained = [path for step, path in _newest_first(folder) if step <= newest][:MAX_CHECKPOINTS]
     for path in folder.iterdir():
-        if path not in kept and path.name.startswith(CHECKPOINT_PREFIX):
+        if path not in retained and path.name.startswith(CHECKPOINT_PREFIX):
             discard(path)

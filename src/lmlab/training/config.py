@@ -1,4 +1,4 @@
-"""Training configuration, and parsing of `--set key=value`."""
+"""Training configuration: fields with ranges, recipes, budgets; parsing of `--set key=value`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ GENERAL_RECIPES: dict[str, dict[str, Any]] = {
 
 def recipe_settings(module: ModuleType, name: str | None) -> dict[str, Any]:
     """The settings of a recipe; `default` is always applied, the named one on top of it."""
-    own: Mapping[str, Mapping[str, Any]] = getattr(module, "RECIPES", {})
-    if name is not None and name not in GENERAL_RECIPES and name not in own:
-        raise unknown_name("recipe", name, {*GENERAL_RECIPES, *own})
+    system_recipes: Mapping[str, Mapping[str, Any]] = getattr(module, "RECIPES", {})
+    if name is not None and name not in GENERAL_RECIPES and name not in system_recipes:
+        raise unknown_name("recipe", name, {*GENERAL_RECIPES, *system_recipes})
     settings: dict[str, Any] = {}
     for layer in ("default", name or "default"):
-        settings |= {**GENERAL_RECIPES.get(layer, {}), **own.get(layer, {})}
+        settings |= {**GENERAL_RECIPES.get(layer, {}), **system_recipes.get(layer, {})}
     return settings
 
 
@@ -122,14 +122,14 @@ class TrainingConfig:
 
 
 def with_budget(
-    config: TrainingConfig, *, beside: Collection[str] = (), **budget: float | None
+    config: TrainingConfig, *, keep: Collection[str] = (), **budget: float | None
 ) -> TrainingConfig:
-    """The config with the given budgets, keeping of its own only those named in `beside`; unchanged
+    """The config with the given budgets, keeping of its own only those named in `keep`; unchanged
     where none is given."""
     given = {name: value for name, value in budget.items() if value is not None}
     if not given:
         return config
-    dropped = [name for name in BUDGETS if name not in beside]
+    dropped = [name for name in BUDGETS if name not in keep]
     changes: dict[str, Any] = {**dict.fromkeys(dropped), **given}
     return apply_settings(config, changes)
 
@@ -194,11 +194,11 @@ def apply_settings(
         for key, value in parsed.items():
             if not _literal_options(hints[key]):  # check_ranges suggests the nearest of these
                 check_type(key, value, hints[key])
-        changed = replace(config, **parsed)
+        result = replace(config, **parsed)
     except ValueError as error:  # from the type, or from a config's own __post_init__
         raise UserError(f"{str(error).rstrip('.')}.") from error
-    check_ranges(changed)
-    return changed
+    check_ranges(result)
+    return result
 
 
 def split_settings(
@@ -212,13 +212,13 @@ def split_settings(
     of_training = {spec.name for spec in fields(training)}
     shared = of_system & of_training
     assert not shared, f"{type(system).__module__} and TrainingConfig share the settings {shared}"
-    normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
-    for key in normal:
+    normalised = {key.strip().replace("-", "_"): value for key, value in settings.items()}
+    for key in normalised:
         if key not in of_system | of_training:
             raise unknown_name("setting", key, of_system | of_training, see)
     return (
-        {key: value for key, value in normal.items() if key in of_system},
-        {key: value for key, value in normal.items() if key in of_training},
+        {key: value for key, value in normalised.items() if key in of_system},
+        {key: value for key, value in normalised.items() if key in of_training},
     )
 
 
@@ -244,8 +244,8 @@ def _parse(key: str, text: str, hint: Any) -> Any:
 def _parse_as(text: str, hint: Any) -> Any:
     choices = _literal_options(hint)
     if choices:
-        matching = [choice for choice in choices if str(choice) == text]
-        return matching[0] if matching else text  # check_ranges suggests the nearest choices
+        matches = [choice for choice in choices if str(choice) == text]
+        return matches[0] if matches else text  # check_ranges suggests the nearest choices
     if get_origin(hint) is tuple:
         inner = get_args(hint)[0]
         return tuple(_parse_as(part.strip(), inner) for part in text.split(",") if part.strip())

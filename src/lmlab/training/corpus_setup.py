@@ -1,4 +1,4 @@
-"""Training corpus and its tokenisers."""
+"""Corpus and tokenizers of a training: trained, from a file, or those of a base or resumed run."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class OpenedCorpus:
 
 def open_training_corpus(
     data: str | Path | Corpus,
-    before: Mapping[str, Any] | None,
+    resumed: Mapping[str, Any] | None,
     config: TrainingConfig,
     *,
     seed: int | None,
     errors: str | None,
 ) -> OpenedCorpus:
     """Load the training corpus; options not given are those of the resumed run."""
-    said = {} if before is None else before["corpus"]
+    recorded = {} if resumed is None else resumed["corpus"]
     if seed is None:
-        seed = int(said.get("seed", 0))
+        seed = int(recorded.get("seed", 0))
     if errors is None:
-        errors = str(said.get("errors", "strict"))
+        errors = str(recorded.get("errors", "strict"))
     corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=seed)
-    most = config.max_length_ratio
+    max_ratio = config.max_length_ratio
     return OpenedCorpus(
         corpus=corpus,
-        training_corpus=corpus if most is None else filter_by_length_ratio(corpus, most),
+        training_corpus=corpus if max_ratio is None else filter_by_length_ratio(corpus, max_ratio),
         spec=corpus.name if isinstance(data, Corpus) else str(data),
         seed=seed,
         errors=errors,
@@ -58,16 +58,16 @@ def open_training_corpus(
 
 @dataclass(frozen=True, kw_only=True)
 class RunTokenizers:
-    """The tokenisers of a run."""
+    """The tokenizers of a run."""
 
     texts: Tokenizer
     sources: Tokenizer | None
-    """The source tokeniser, where it is a different one."""
+    """The source tokenizer, where it is a different one."""
 
 
 def prepare_tokenizers(
     run: RunFolder,
-    before: Mapping[str, Any] | None,
+    resumed: Mapping[str, Any] | None,
     corpus: Corpus,
     config: TrainingConfig,
     base: BaseModel | None,
@@ -75,39 +75,39 @@ def prepare_tokenizers(
     texts: str | None,
     sources: str | None,
 ) -> RunTokenizers:
-    """Prepare the tokenisers by kind or file, `texts` and `sources`; existing ones are reused."""
-    apart = sources is not None or run.source_tokenizer.exists()
+    """Prepare the tokenizers by kind or file, `texts` and `sources`; existing ones are reused."""
+    separate = sources is not None or run.source_tokenizer.exists()
     return RunTokenizers(
-        texts=_tokenizer_of_texts(run, before, corpus, texts, config, base, apart=apart),
-        sources=_tokenizer_of_sources(run, corpus, sources, config) if apart else None,
+        texts=_text_tokenizer(run, resumed, corpus, texts, config, base, separate=separate),
+        sources=_source_tokenizer(run, corpus, sources, config) if separate else None,
     )
 
 
-def _tokenizer_of_texts(
+def _text_tokenizer(
     run: RunFolder,
-    before: Mapping[str, Any] | None,
+    resumed: Mapping[str, Any] | None,
     corpus: Corpus,
     kind: str | None,
     config: TrainingConfig,
     base: BaseModel | None,
     *,
-    apart: bool,
+    separate: bool,
 ) -> Tokenizer:
-    """The run's own tokeniser, or its base's; else loaded from a file, or trained on the corpus.
+    """The run's own tokenizer, or its base's; else loaded from a file, or trained on the corpus.
 
-    `apart`: sources have another, so this one is trained on the target texts alone.
+    `separate`: sources have another, so this one is trained on the target texts alone.
     """
-    if before is not None and run.tokenizer.exists():
-        if kind not in (None, before["tokenizer"]) and not str(kind).endswith(".json"):
+    if resumed is not None and run.tokenizer.exists():
+        if kind not in (None, resumed["tokenizer"]) and not str(kind).endswith(".json"):
             raise UserError(
-                f"the run {run.path} was started with the tokeniser {before['tokenizer']}, "
+                f"the run {run.path} was started with the tokenizer {resumed['tokenizer']}, "
                 f"got {kind}; resume it unchanged, or choose another --out."
             )
         return Tokenizer.load(run.tokenizer)
     if base is not None:
         if kind is not None:
             raise UserError(
-                f"--tokenizer {kind} does not apply: the tokeniser is that of the base "
+                f"--tokenizer {kind} does not apply: the tokenizer is that of the base "
                 f"{base.description['path']}; remove it."
             )
         return base.tokenizer
@@ -118,14 +118,14 @@ def _tokenizer_of_texts(
         kind,
         min_count=config.min_count,
         size=config.vocabulary_size,
-        source=False if apart else None,
+        source=False if separate else None,
     )
 
 
-def _tokenizer_of_sources(
+def _source_tokenizer(
     run: RunFolder, corpus: Corpus, kind: str | None, config: TrainingConfig
 ) -> Tokenizer:
-    """The source tokeniser: the run's own, a file's, or trained on the corpus."""
+    """The source tokenizer: the run's own, a file's, or trained on the corpus."""
     if corpus.layout.kind != "pairs":
         raise UserError(
             "--source-tokenizer does not apply to a corpus of single texts, only to a "

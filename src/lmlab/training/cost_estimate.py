@@ -18,7 +18,7 @@ from lmlab.core.system import System
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import BatchLoader
 from lmlab.training.optimizers import build_optimizer
-from lmlab.training.reporting import format_duration
+from lmlab.training.training_logs import format_duration
 
 PROBE_SECONDS = 1.5
 PROBE_STEPS = 12
@@ -40,10 +40,10 @@ class CostEstimate:
 
     def sentence(self) -> str:
         """A sentence to print before training."""
-        time = "" if self.seconds is None else f", about {format_duration(self.seconds)}"
+        duration = "" if self.seconds is None else f", about {format_duration(self.seconds)}"
         return (
-            f"{self.parameters:,} parameters, about {format_bytes(self.memory)} of memory{time} "
-            f"at {self.tokens_per_second:,.0f} tokens/s"
+            f"{self.parameters:,} parameters, about {format_bytes(self.memory)} of memory"
+            f"{duration} at {self.tokens_per_second:,.0f} tokens/s"
         )
 
 
@@ -57,7 +57,7 @@ def format_bytes(size: float) -> str:
 
 
 def estimate_cost(
-    system: System, source: BatchLoader, config: TrainingConfig, *, tokens: int, processes: int = 1
+    system: System, loader: BatchLoader, config: TrainingConfig, *, tokens: int, processes: int = 1
 ) -> CostEstimate:
     """Time a few steps on a copy of the system; neither its weights nor any random state change.
 
@@ -66,39 +66,39 @@ def estimate_cost(
     with torch.random.fork_rng():
         trial = copy.deepcopy(system).train()
         optimizer = build_optimizer(trial, config)
-        with activation_bytes() as saved:
-            _step(trial, optimizer, max(islice(source.epoch(0), 4), key=lambda b: b.tokens.numel()))
-        speed = _speed(trial, optimizer, source) * processes
+        with activation_bytes() as activation_sizes:
+            _step(trial, optimizer, max(islice(loader.epoch(0), 4), key=lambda b: b.tokens.numel()))
+        speed = _speed(trial, optimizer, loader) * processes
     weights = sum(p.numel() * p.element_size() for p in system.parameters())
     return CostEstimate(
         parameters=system.parameter_count,
-        memory=weights * PARAMETER_COPIES[config.optimizer] + sum(saved.values()),
+        memory=weights * PARAMETER_COPIES[config.optimizer] + sum(activation_sizes.values()),
         tokens_per_second=speed,
-        seconds=_seconds(source, config, tokens, speed),
+        seconds=_seconds(loader, config, tokens, speed),
     )
 
 
 def _seconds(
-    source: BatchLoader, config: TrainingConfig, tokens: int, speed: float
+    loader: BatchLoader, config: TrainingConfig, tokens: int, speed: float
 ) -> float | None:
     """Time for the budget; None where a time budget ends first."""
-    every = []
+    token_counts = []
     if config.epochs is not None:
-        every.append(float(tokens * config.epochs))
+        token_counts.append(float(tokens * config.epochs))
     if config.steps is not None:
         steps = config.steps * config.grad_accumulation
-        every.append(tokens * steps / max(source.batches_per_epoch(), 1))
-    if not every:
+        token_counts.append(tokens * steps / max(loader.batches_per_epoch(), 1))
+    if not token_counts:
         return None
-    seconds = min(every) / speed
+    seconds = min(token_counts) / speed
     return None if config.minutes is not None and 60 * config.minutes < seconds else seconds
 
 
-def _speed(trial: System, optimizer: torch.optim.Optimizer, source: BatchLoader) -> float:
+def _speed(trial: System, optimizer: torch.optim.Optimizer, loader: BatchLoader) -> float:
     """Predicted tokens per second over the first batches of an epoch."""
     start, tokens = time.perf_counter(), 0
     state: State | None = None
-    for batch in islice(source.epoch(0), PROBE_STEPS):
+    for batch in islice(loader.epoch(0), PROBE_STEPS):
         state = _step(trial, optimizer, batch, state)
         tokens += batch.count
         if time.perf_counter() - start > PROBE_SECONDS:
@@ -122,9 +122,9 @@ def activation_bytes() -> Iterator[dict[int, int]]:
     """Bytes that autograd saves for the backward pass, by storage address."""
     sizes: dict[int, int] = {}
 
-    def note(value: Tensor) -> Tensor:
+    def record_size(value: Tensor) -> Tensor:
         sizes[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
         return value
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+    with torch.autograd.graph.saved_tensors_hooks(record_size, lambda value: value):
         yield sizes

@@ -1,4 +1,4 @@
-"""Data loaders of training: batches of the training split and of a held-out split."""
+"""Data loaders: training and held-out batches, BPTT streams, gradient accumulation groups."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ class TrainingData(FitData):
             return tokens, np.array([0, len(tokens)], dtype=np.int64)
         return tokens, np.concatenate([[0], np.cumsum(self.dataset.lengths)])
 
-    def with_held_out_bptt(self, span: int) -> TrainingData:
-        """The same, with held-out contiguous text in segments of `span`; sentences stay whole."""
+    def with_held_out_bptt(self, bptt: int) -> TrainingData:
+        """The same, with held-out contiguous text in segments of `bptt`; sentences stay whole."""
         if not isinstance(self.held_out, StreamBatches):
             return self
-        held_out = StreamBatches(self.held_out.dataset, batch_size=1, bptt=span)
+        held_out = StreamBatches(self.held_out.dataset, batch_size=1, bptt=bptt)
         return replace(self, held_out=held_out)
 
     def with_mixed_lengths(self) -> TrainingData:
         """The same, with texts of mixed lengths in each training batch."""
         train = self.train
-        assert isinstance(train, LengthBatches), "whoever asks for it refuses contiguous text"
+        assert isinstance(train, LengthBatches), "contiguous text has no sequences to mix"
         mixed = MixedBatches(self.dataset, tokens_per_batch=train.tokens_per_batch, seed=train.seed)
         return replace(self, train=mixed)
 
@@ -89,7 +89,7 @@ def training_data(
     source_tokenizer: Tokenizer | None = None,
     entities: EntityNumbering | None = None,
 ) -> TrainingData:
-    """Tokenise a corpus and set up its batches.
+    """Tokenize a corpus and set up its batches.
 
     Without a validation split, the loss on the test split is reported but selects nothing.
     `source_tokenizer` is that of the sources, where it differs; `entities` numbers the entities
@@ -97,7 +97,7 @@ def training_data(
     """
     held_out_split = next((name for name in ("validation", "test") if name in corpus.splits), None)
 
-    def tokenised(split: str) -> TokenDataset:
+    def tokenize(split: str) -> TokenDataset:
         return TokenDataset.build(
             corpus.splits[split],
             tokenizer,
@@ -107,30 +107,32 @@ def training_data(
             entities=entities,
         )
 
-    dataset = tokenised("train")
-    held_out = None if held_out_split is None else tokenised(held_out_split)
+    dataset = tokenize("train")
+    held_out = None if held_out_split is None else tokenize(held_out_split)
     return TrainingData(
         dataset=dataset,
         train=training_batches(dataset, config),
         held_out=None if held_out is None else held_out_batches(held_out, config),
         held_out_split=held_out_split,
         carries_state=corpus.layout.kind == "contiguous",
-        max_length=_longest(dataset, held_out, config),
-        max_source_length=_longest_condition(dataset, held_out),
+        max_length=_max_length(dataset, held_out, config),
+        max_source_length=_max_source_length(dataset, held_out),
     )
 
 
-def _longest(dataset: TokenDataset, held_out: TokenDataset | None, config: TrainingConfig) -> int:
+def _max_length(
+    dataset: TokenDataset, held_out: TokenDataset | None, config: TrainingConfig
+) -> int:
     if dataset.layout.kind == "contiguous":
         return 1 + config.bptt  # held-out text is cut to the system's maximum length
     splits = [dataset] if held_out is None else [dataset, held_out]
     return max(int(split.lengths.max()) for split in splits)
 
 
-def _longest_condition(dataset: TokenDataset, held_out: TokenDataset | None) -> int:
+def _max_source_length(dataset: TokenDataset, held_out: TokenDataset | None) -> int:
     splits = [split for split in (dataset, held_out) if split is not None and split.has_condition]
     lengths = [split.condition_lengths_between(0, len(split)) for split in splits]
-    return max((int(each.max()) for each in lengths), default=0)
+    return max((int(split_lengths.max()) for split_lengths in lengths), default=0)
 
 
 def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoader:
@@ -150,14 +152,14 @@ def held_out_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoad
 
 
 def gradient_accumulation_groups(
-    source: BatchLoader, *, epoch: int, position: int, size: int
+    loader: BatchLoader, *, epoch: int, position: int, size: int
 ) -> Iterator[list[Batch]]:
     """Gradient accumulation: batches `size` at a time, epoch after epoch, from a position on.
 
     The last group of an epoch may be smaller; no group spans two epochs.
     """
     while True:
-        batches = source.epoch(epoch, position)
+        batches = loader.epoch(epoch, position)
         while group := list(islice(batches, size)):
             yield group
         epoch, position = epoch + 1, 0

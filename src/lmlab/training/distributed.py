@@ -1,4 +1,4 @@
-"""Distributed training by Accelerate: the same training in one process and under `torchrun`."""
+"""Distributed training (Accelerate, torchrun): shards, all-reduce, gather, seeds, output lock."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def lock_output(folder: Path, *, wait: float = 0.0) -> FolderLock:
     with telling_disk_errors(folder):
         lock = lock_folder(folder, wait=wait)
         remove_leftovers(folder)
-        for each in folder.iterdir():
-            if each.is_dir() and not each.is_symlink():
-                remove_leftovers(each)
+        for subfolder in folder.iterdir():
+            if subfolder.is_dir() and not subfolder.is_symlink():
+                remove_leftovers(subfolder)
     return lock
 
 
@@ -75,9 +75,9 @@ def all_reduce_gradients(parameters: Iterable[nn.Parameter], accelerator: Accele
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     flat = torch.cat([*(gradient.detach().reshape(-1).float() for gradient in gradients), used])
     flat = accelerator.reduce(flat, reduction="sum")
-    pieces = flat.split([*(p.numel() for p in parameters), len(parameters)])
-    for parameter, summed, by in zip(parameters, pieces[:-1], pieces[-1].tolist(), strict=True):
-        parameter.grad = summed.view_as(parameter).to(parameter.dtype) if by else None
+    chunks = flat.split([*(p.numel() for p in parameters), len(parameters)])
+    for parameter, summed, users in zip(parameters, chunks[:-1], chunks[-1].tolist(), strict=True):
+        parameter.grad = summed.view_as(parameter).to(parameter.dtype) if users else None
 
 
 def all_reduce_sum(numbers: Tensor, accelerator: Accelerator) -> list[float]:
@@ -119,8 +119,8 @@ def seed_step(seed: int, step: int, accelerator: Accelerator) -> torch.Generator
     It depends on the seed, the step and the process alone. So resuming needs no stored random
     state, and no validation, probe or figure in between can change a training.
     """
-    mixed = (seed * 1_000_003 + step) * 1_009 + accelerator.process_index
-    mixed = (mixed * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) % 2**63
-    torch.manual_seed(mixed)
+    step_seed = (seed * 1_000_003 + step) * 1_009 + accelerator.process_index
+    step_seed = (step_seed * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) % 2**63
+    torch.manual_seed(step_seed)
     generator = torch.Generator(device=accelerator.device)
-    return generator.manual_seed(mixed)
+    return generator.manual_seed(step_seed)

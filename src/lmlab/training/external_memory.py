@@ -1,4 +1,4 @@
-"""External memory of a run: documents and a knowledge base, stored in its folder.
+"""Documents and knowledge base of a run: choose (given, default, resumed), load, verify by hash.
 
 RUN/memory/  documents.jsonl.gz  knowledge.json.gz
              index.faiss and index.json with approximate search by ivf or hnsw (`CachedIndex`)
@@ -27,8 +27,8 @@ class ExternalMemory:
 
     def given(self) -> dict[str, Any]:
         """The parts that exist, by the parameter names of `build`."""
-        every = {"documents": self.documents, "knowledge": self.knowledge}
-        return {name: part for name, part in every.items() if part is not None}
+        parts = {"documents": self.documents, "knowledge": self.knowledge}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def describe(self, specs: Mapping[str, str | None]) -> dict[str, Any]:
         """Its entry in config.json: the source of each part, and a hash of its content."""
@@ -44,23 +44,23 @@ DEFAULT_MEMORY = {"documents": "capitals", "knowledge": "capitals"}
 
 
 def resolve_external_memory(
-    card: Card, specs: Mapping[str, str | None], before: Mapping[str, Any] | None, folder: Path
+    card: Card, specs: Mapping[str, str | None], resumed: Mapping[str, Any] | None, folder: Path
 ) -> ExternalMemory:
     """The memories given, or the card's defaults; for a resumed run, its own."""
-    if before is not None and (kept := load_external_memory(before, folder)).given():
-        for name, part in kept.given().items():
+    if resumed is not None and (stored := load_external_memory(resumed, folder)).given():
+        for name, part in stored.given().items():
             spec = specs.get(name)
             if spec is not None and LOADERS[name](spec).fingerprint() != part.fingerprint():
                 raise UserError(
                     f"this run was started with other {name} than {spec}; resume it "
                     "unchanged, or choose another --out."
                 )
-        return kept
+        return stored
     chosen = {name: specs.get(name) or default_spec(card, name) for name in MEMORY_FILES}
-    opened = {
+    loaded = {
         name: LOADERS[name](spec) for name, spec in chosen.items() if spec and name in card.needs
     }
-    return ExternalMemory(**opened)
+    return ExternalMemory(**loaded)
 
 
 def default_spec(card: Card, name: str) -> str:
@@ -79,20 +79,20 @@ def tiny_external_memory(card: Card) -> ExternalMemory:
 
 def load_external_memory(config: Mapping[str, Any], folder: Path) -> ExternalMemory:
     """The memories of a run, from its folder."""
-    kept: dict[str, Any] = {}
+    loaded: dict[str, Any] = {}
     for name in config.get("memories", {}):
         path = folder / MEMORY_FILES[name]
         if not path.exists():
             raise UserError(f"the run {folder.parent} has no {path.name} any more; train it again.")
         if name == "documents":
-            kept[name] = load_documents(path)
+            loaded[name] = load_documents(path)
         else:
-            kept[name] = KnowledgeBase.from_bytes(path.read_bytes(), where=path)
-        if kept[name].fingerprint() != config["memories"][name]["fingerprint"]:
+            loaded[name] = KnowledgeBase.from_bytes(path.read_bytes(), where=path)
+        if loaded[name].fingerprint() != config["memories"][name]["fingerprint"]:
             raise UserError(
                 f"{path} is not what the run was trained with; restore it, or train the run again."
             )
-    return ExternalMemory(**kept)
+    return ExternalMemory(**loaded)
 
 
 LOADERS: dict[str, Any] = {"documents": load_documents, "knowledge": load_knowledge}

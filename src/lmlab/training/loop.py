@@ -1,4 +1,4 @@
-"""Training loop: gradient accumulation, clipping, validation, model selection, checkpoints."""
+"""Gradient training loop: accumulation, clipping, validation, model selection, checkpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -35,15 +35,20 @@ from lmlab.training.distributed import (
 )
 from lmlab.training.optimizers import LearningRateSchedule, build_optimizer
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
-from lmlab.training.reporting import (
+from lmlab.training.run_folder import RunFolder
+from lmlab.training.training_logs import (
     NOT_FINITE,
     RETRIEVED_EVENT,
     Reporter,
     index_recall,
     retrieved_documents,
 )
-from lmlab.training.run_folder import RunFolder
 from lmlab.training.validation import held_out_loss
+from lmlab.training.weight_averaging import (
+    average_weights,
+    remove_averaging_weights,
+    save_averaging_weights,
+)
 from lmlab.training.weight_statistics import UpdateMonitor
 
 
@@ -96,47 +101,47 @@ def fit_by_gradient(job: FitJob) -> FitResult:
     optimizer = accelerator.prepare_optimizer(optimizer)
     parameters = [p for p in job.system.parameters() if p.requires_grad]
     schedule, budget = LearningRateSchedule(config), Budget(config, data.train.batches_per_epoch())
-    progress, carried = restore_fit_checkpoint(job, optimizer, schedule)
+    progress, carried_state = restore_fit_checkpoint(job, optimizer, schedule)
     if budget.is_over(progress):
         if job.config.average and progress.averaged_at_step != progress.step:
             with reporter:  # the budget has become smaller than what was trained
-                finish_fit(job, progress, optimizer, schedule, carried)
+                finish_fit(job, progress, optimizer, schedule, carried_state)
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="nothing")
-    clock, held_out_loss, saved_at = TrainingClock(progress.seconds), None, progress.seconds
-    place = {"epoch": progress.epoch, "position": progress.position}
-    watch = UpdateMonitor(job.system, log_every=config.log_every)
+    clock, last_loss, saved_at = TrainingClock(progress.seconds), None, progress.seconds
+    start = {"epoch": progress.epoch, "position": progress.position}
+    monitor = UpdateMonitor(job.system, log_every=config.log_every)
     if config.compile:
         compile_loss(job.system)
     model.train()
 
     with reporter, StopSignals() as signals, torch.random.fork_rng():
         for batches in gradient_accumulation_groups(
-            data.train, size=config.grad_accumulation, **place
+            data.train, size=config.grad_accumulation, **start
         ):
             # The randomness of a step depends on the seed and the step's number alone.
-            began = time.perf_counter()
+            started = time.perf_counter()
             generator = seed_step(config.seed, progress.step, accelerator)
             job.system.begin_step(progress.step)
 
             # Gradients of sums, not of means, so that they add up over batches …
             sums = torch.zeros(4, dtype=torch.float64)
-            for whole in batches:
-                batch = shard_batch(whole, accelerator)
+            for full_batch in batches:
+                batch = shard_batch(full_batch, accelerator)
                 if batch is None:
                     continue
-                state = carried if batch.continues_previous else None
+                state = carried_state if batch.continues_previous else None
                 loss, state = model(batch, state=state, generator=generator)
                 accelerator.backward(loss.total)
                 # Truncated BPTT: the state is carried to the next batch, its gradient is not.
-                carried = state.detach() if data.carries_state and state is not None else None
+                carried_state = state.detach() if data.carries_state and state is not None else None
                 sums[:2] += torch.stack([loss.total.detach(), loss.count]).double().cpu()
 
             # … and over processes; the main process's clock and stop requests are reduced along.
             sums[2:] = torch.tensor(
                 [signals.stop_requested, accelerator.is_main_process * clock.seconds()]
             )
-            total, count, asked, progress.seconds = all_reduce_sum(sums, accelerator)
+            total, count, stop, progress.seconds = all_reduce_sum(sums, accelerator)
             all_reduce_gradients(parameters, accelerator)
 
             # One division by the total count: never a mean of means.
@@ -148,32 +153,34 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             # Only a finite gradient updates the weights.
             rate = schedule.learning_rate_at(progress.step, budget.fraction_spent(progress))
             set_learning_rate(optimizer, rate)
-            watch.record_before_step(progress.step + 1)
+            monitor.record_before_step(progress.step + 1)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - started
             progress.advance(total, count, seconds, len(batches), budget.per_epoch)
 
             # Validate on held-out text; only a validation split may decide anything.
             evaluating = budget.evaluation_due(progress) or budget.fraction_spent(progress) >= 1
-            reporter.step(progress, budget, rate=rate, norm=norm, flush=evaluating, watch=watch)
+            reporter.step(
+                progress, budget, learning_rate=rate, norm=norm, flush=evaluating, monitor=monitor
+            )
             if evaluating and data.held_out is not None:
-                held_out_loss = validate(job, data.held_out, progress, schedule)
+                last_loss = validate(job, data.held_out, progress, schedule)
 
             # A checkpoint holds all that the next step depends on.
             if budget.is_over(progress):
-                finish_fit(job, progress, optimizer, schedule, carried)
+                finish_fit(job, progress, optimizer, schedule, carried_state)
                 break
-            if asked > 0 or budget.checkpoint_due(progress, saved_at):
-                save_fit_checkpoint(job, progress, optimizer, schedule, carried)
+            if stop > 0 or budget.checkpoint_due(progress, saved_at):
+                save_fit_checkpoint(job, progress, optimizer, schedule, carried_state)
                 saved_at = progress.seconds
-            if asked > 0:
+            if stop > 0:
                 break
 
     save_weights(job, replace=not data.has_validation)
     reason = "interrupted" if not budget.is_over(progress) else "budget"
     reason = "early" if budget.early_stopping_due(progress) else reason
-    return FitResult(progress=progress, reason=reason, loss=held_out_loss)
+    return FitResult(progress=progress, reason=reason, loss=last_loss)
 
 
 def clip_gradients(parameters: list[torch.nn.Parameter], scale: float, clip: float) -> float:
@@ -207,43 +214,39 @@ def non_finite_error(
     progress: Progress, total: float, norm: float, config: TrainingConfig
 ) -> UserError:
     """The error for a non-finite loss or gradient, with what to try."""
-    what = "loss" if not math.isfinite(total) else "gradient"
-    tries = [f"learning_rate below {config.learning_rate:g}"]
+    quantity = "loss" if not math.isfinite(total) else "gradient"
+    suggestions = [f"learning_rate below {config.learning_rate:g}"]
     if not config.grad_clip or config.grad_clip > 1:
-        tries.append("grad_clip=1")
+        suggestions.append("grad_clip=1")
     if not config.warmup_steps:
-        tries.append("warmup_steps=100")
+        suggestions.append("warmup_steps=100")
     return UserError(
-        f"the {what} is not finite at step {progress.step + 1} (epoch {progress.epoch + 1}), so "
-        f"training stopped; try another --out with --set {', or '.join(tries)}."
+        f"the {quantity} is not finite at step {progress.step + 1} (epoch {progress.epoch + 1}), "
+        f"so training stopped; try another --out with --set {', or '.join(suggestions)}."
     )
 
 
 def validate(
-    job: FitJob, source: BatchLoader, progress: Progress, schedule: LearningRateSchedule
+    job: FitJob, loader: BatchLoader, progress: Progress, schedule: LearningRateSchedule
 ) -> float:
     """Compute the held-out loss; on a validation split, save the weights if they are the best."""
     with job.system.refreshed():
-        return _look_at_settled(job, source, progress, schedule)
-
-
-def _look_at_settled(
-    job: FitJob, source: BatchLoader, progress: Progress, schedule: LearningRateSchedule
-) -> float:
-    found = held_out_loss(job.system, source, job.accelerator)
-    figures = validation_metrics(job)
-    job.reporter.report_validation(progress, found, str(job.data.held_out_split), figures)
-    if (lookups := retrieved_documents(job.system, source)) and job.accelerator.is_main_process:
-        job.reporter.write(
-            RETRIEVED_EVENT, progress, texts=lookups, recall=index_recall(job.system)
-        )
-    if job.data.has_validation:
-        schedule.record_validation(found.loss)
-        if progress.record_validation(found.loss, selection_score(figures)):
-            save_weights(job)
-        if job.config.average and job.accelerator.is_main_process:
-            job.run.save_averaging_weights(job.system, progress.step, keep=job.config.average)
-    return found.loss
+        validation = held_out_loss(job.system, loader, job.accelerator)
+        metrics = validation_metrics(job)
+        job.reporter.report_validation(progress, validation, str(job.data.held_out_split), metrics)
+        if (
+            retrieved := retrieved_documents(job.system, loader)
+        ) and job.accelerator.is_main_process:
+            job.reporter.write(
+                RETRIEVED_EVENT, progress, texts=retrieved, recall=index_recall(job.system)
+            )
+        if job.data.has_validation:
+            schedule.record_validation(validation.loss)
+            if progress.record_validation(validation.loss, selection_score(metrics)):
+                save_weights(job)
+            if job.config.average and job.accelerator.is_main_process:
+                save_averaging_weights(job.run, job.system, progress.step, keep=job.config.average)
+        return validation.loss
 
 
 def validation_metrics(job: FitJob) -> dict[str, float]:
@@ -257,9 +260,9 @@ def validation_metrics(job: FitJob) -> dict[str, float]:
     return {job.metric.name: shared}
 
 
-def selection_score(figures: dict[str, float]) -> float | None:
+def selection_score(metrics: dict[str, float]) -> float | None:
     """Selection score of weights, lower is better; None where it is the loss."""
-    return -next(iter(figures.values())) if figures else None
+    return -next(iter(metrics.values())) if metrics else None
 
 
 def finish_fit(
@@ -267,7 +270,7 @@ def finish_fit(
     progress: Progress,
     optimizer: torch.optim.Optimizer,
     schedule: LearningRateSchedule,
-    carried: State | None,
+    carried_state: State | None,
 ) -> None:
     """End of training: average weights, write the last checkpoint, remove the averaged files.
 
@@ -276,8 +279,8 @@ def finish_fit(
     """
     if job.config.average:
         select_averaged_weights(job, progress)
-    save_fit_checkpoint(job, progress, optimizer, schedule, carried)
-    remove_averaging_weights(job, after=0)
+    save_fit_checkpoint(job, progress, optimizer, schedule, carried_state)
+    _discard_averaging_weights(job, after=0)
 
 
 def select_averaged_weights(job: FitJob, progress: Progress) -> None:
@@ -287,24 +290,24 @@ def select_averaged_weights(job: FitJob, progress: Progress) -> None:
     if not job.data.has_validation or job.data.held_out is None:
         return
     job.accelerator.wait_for_everyone()  # the main process has written them all
-    weights = job.run.average_weights()
+    weights = average_weights(job.run)
     if weights is None:
         return
-    own = {name: value.clone() for name, value in job.system.state_dict().items()}
+    current_weights = {name: value.clone() for name, value in job.system.state_dict().items()}
     job.system.load_state_dict(weights)
     with job.system.refreshed():
-        found = held_out_loss(job.system, job.data.held_out, job.accelerator)
-        figures = validation_metrics(job)
-        job.reporter.report_validation(progress, found, "average", figures)
-        if progress.record_best(found.loss, selection_score(figures)):
+        validation = held_out_loss(job.system, job.data.held_out, job.accelerator)
+        metrics = validation_metrics(job)
+        job.reporter.report_validation(progress, validation, "average", metrics)
+        if progress.record_best(validation.loss, selection_score(metrics)):
             save_weights(job)
-    job.system.load_state_dict(own)
+    job.system.load_state_dict(current_weights)
 
 
-def remove_averaging_weights(job: FitJob, *, after: int) -> None:
+def _discard_averaging_weights(job: FitJob, *, after: int) -> None:
     """Remove weights saved for averaging after a step: already used, or to be written again."""
     if job.accelerator.is_main_process:
-        job.run.remove_averaging_weights(after=after)
+        remove_averaging_weights(job.run, after=after)
 
 
 def save_weights(job: FitJob, *, replace: bool = True) -> None:
@@ -321,10 +324,10 @@ def save_fit_checkpoint(
     progress: Progress,
     optimizer: torch.optim.Optimizer,
     schedule: LearningRateSchedule,
-    carried: State | None,
+    carried_state: State | None,
 ) -> None:
     """Write a checkpoint; the main process writes for all."""
-    rows = gather_rows(state_to_tensors(carried), job.accelerator)
+    rows = gather_rows(state_to_tensors(carried_state), job.accelerator)
     if job.accelerator.is_main_process:
         job.reporter.flush()  # the metrics up to this step are on disk before the checkpoint
         job.run.save_checkpoint(
@@ -345,7 +348,7 @@ def restore_fit_checkpoint(
     """Restore the last checkpoint, if there is one, and drop later metrics."""
     checkpoint = job.run.load_checkpoint(job.reporter.print_message)
     if checkpoint is None:
-        remove_averaging_weights(job, after=0)
+        _discard_averaging_weights(job, after=0)
         job.reporter.begin(after=0)
         return Progress(), None
     with restoring(job.run.checkpoints_folder):
@@ -354,11 +357,36 @@ def restore_fit_checkpoint(
         schedule.restore(checkpoint.state["schedule"])
         progress = Progress.restored(checkpoint.state["progress"])
     job.reporter.begin(after=checkpoint.step)
-    carried: dict[str, Tensor] = local_rows(checkpoint.recurrent_state, job.accelerator)
-    remove_averaging_weights(
+    recurrent_state: dict[str, Tensor] = local_rows(checkpoint.recurrent_state, job.accelerator)
+    _discard_averaging_weights(
         job, after=0 if progress.averaged_at_step == progress.step else progress.step
     )
     if job.data.has_validation and not job.run.has_weights():
         # The best weights are lost: the next validated ones become the best.
         progress.best = progress.best_score = math.inf
-    return progress, state_from_tensors(carried)
+    return progress, state_from_tensors(recurrent_state)
+
+
+def save_progress(
+    job: FitJob, progress: Progress, schedule: LearningRateSchedule | None = None
+) -> None:
+    """Write a checkpoint of a fitter without optimiser state."""
+    if job.accelerator.is_main_process:
+        state: dict[str, Any] = {"progress": progress.state()}
+        state |= {} if schedule is None else {"schedule": schedule.state()}
+        model = job.system.state_dict()
+        job.run.save_checkpoint(Checkpoint(step=progress.step, state=state, model=model))
+    job.accelerator.wait_for_everyone()
+
+
+def restore_progress(job: FitJob, schedule: LearningRateSchedule | None = None) -> Progress:
+    """Restore the last checkpoint of `save_progress`, if there is one, and drop later metrics."""
+    checkpoint = job.run.load_checkpoint(job.reporter.print_message)
+    job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
+    if checkpoint is None:
+        return Progress()
+    with restoring(job.run.checkpoints_folder):
+        job.system.load_state_dict(checkpoint.model)
+        if schedule is not None:
+            schedule.restore(checkpoint.state["schedule"])
+        return Progress.restored(checkpoint.state["progress"])

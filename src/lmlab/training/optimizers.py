@@ -1,4 +1,4 @@
-"""Learning rate schedules, by step, spent fraction of the budget, and validation loss."""
+"""Optimisers (AdamW, Adam, Adafactor, SGD, RMSprop) and learning rate schedules with warm-up."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def build_optimizer(system: nn.Module, config: TrainingConfig) -> torch.optim.Op
         {"params": vectors, "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    words: dict[str, Any] = {"lr": config.learning_rate}
+    arguments: dict[str, Any] = {"lr": config.learning_rate}
     if config.optimizer not in ("sgd", "adafactor") and config.eps is not None:
-        words["eps"] = config.eps
+        arguments["eps"] = config.eps
     if config.optimizer in ("sgd", "rmsprop"):
-        words["momentum"] = config.momentum
+        arguments["momentum"] = config.momentum
     elif config.optimizer != "adafactor":
         # Fused kernel for all parameters: much faster than torch's default on a CPU.
-        words["fused"] = True
-    return _CLASSES[config.optimizer](groups, **words)
+        arguments["fused"] = True
+    return _CLASSES[config.optimizer](groups, **arguments)
 
 
 _CLASSES: dict[str, Any] = {
@@ -48,7 +48,7 @@ _CLASSES: dict[str, Any] = {
 
 COSINE_FLOOR = 0.01
 """Final fraction of the learning rate of cosine."""
-PLATEAU_FLOOR = 1e-4
+LINEAR_FLOOR = 1e-4
 """Final fraction of the learning rate of linear."""
 
 
@@ -86,7 +86,7 @@ class LearningRateSchedule:
 
     def _decay_factor(self, step: int, spent: float) -> float:
         if self.config.schedule == "linear":
-            return max(1 - spent, PLATEAU_FLOOR)
+            return max(1 - spent, LINEAR_FLOOR)
         if self.config.schedule == "cosine":
             return COSINE_FLOOR + (1 - COSINE_FLOOR) * (1 + math.cos(math.pi * spent)) / 2
         if self.config.schedule == "inverse-square-root":

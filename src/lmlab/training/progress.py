@@ -1,4 +1,4 @@
-"""Training progress, budget, early stopping and stop signals."""
+"""Training progress counters, budget (epochs, steps, minutes), early stopping, stop signals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from dataclasses import asdict, dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from lmlab.training.checkpoints import checked_numbers
@@ -92,15 +92,15 @@ class Budget:
 
     def fraction_spent(self, progress: Progress) -> float:
         """The fraction used, of several budgets the largest; 1 or more when it is over."""
-        config, shares = self.config, []
+        config, fractions = self.config, []
         if config.epochs is not None:
-            done = progress.epoch + progress.position / max(self.per_epoch, 1)
-            shares.append(done / config.epochs)
+            epochs_done = progress.epoch + progress.position / max(self.per_epoch, 1)
+            fractions.append(epochs_done / config.epochs)
         if config.steps is not None:
-            shares.append(progress.step / config.steps)
+            fractions.append(progress.step / config.steps)
         if config.minutes is not None:
-            shares.append(progress.seconds / (60 * config.minutes))
-        return max(shares)
+            fractions.append(progress.seconds / (60 * config.minutes))
+        return max(fractions)
 
     def is_over(self, progress: Progress) -> bool:
         """Whether training is finished, by the budget or by early stopping."""
@@ -116,16 +116,16 @@ class Budget:
 
     def checkpoint_due(self, progress: Progress, saved_at: float) -> bool:
         """Whether a checkpoint is due, the last one being at `saved_at` seconds."""
-        every = self.config.checkpoint_steps
+        checkpoint_steps = self.config.checkpoint_steps
         by_clock = progress.seconds - saved_at >= 60 * self.config.checkpoint_minutes
-        return by_clock or (every > 0 and progress.step % every == 0)
+        return by_clock or (checkpoint_steps > 0 and progress.step % checkpoint_steps == 0)
 
 
 class TrainingClock:
     """Wall-clock seconds of a training, over all resumed sessions."""
 
-    def __init__(self, before: float = 0.0) -> None:
-        self._start = time.perf_counter() - before
+    def __init__(self, elapsed: float = 0.0) -> None:
+        self._start = time.perf_counter() - elapsed
 
     def seconds(self) -> float:
         return time.perf_counter() - self._start
@@ -145,19 +145,14 @@ class StopSignals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in _stop_signals():
-                self._before[number] = signal.signal(number, self._ask)
+                self._before[number] = signal.signal(number, self._request_stop)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
         if self.stop_requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.stop_requested = True

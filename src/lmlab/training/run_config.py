@@ -1,4 +1,4 @@
-"""Validation of a run's config.json, field by field, with one-sentence errors."""
+"""Validation of a run's config.json, field by field; memory guard for building stored models."""
 
 from __future__ import annotations
 
@@ -73,24 +73,24 @@ def check_run_config(config: Mapping[str, Any]) -> None:
             check_type(name, config[name], hint)
     for name in ("vocabulary", "source_vocabulary"):
         if name in config:
-            _named(name, lambda name=name: _vocabulary(config[name]))
-    _named("layout", lambda: parse_dataclass(Layout, config["layout"]))
-    _named("corpus", lambda: parse_dataclass(_Corpus, _known(_Corpus, config["corpus"])))
-    _named(
+            _check(name, lambda name=name: _check_vocabulary(config[name]))
+    _check("layout", lambda: parse_dataclass(Layout, config["layout"]))
+    _check("corpus", lambda: parse_dataclass(_Corpus, _known_fields(_Corpus, config["corpus"])))
+    _check(
         "training",
-        lambda: parse_dataclass(TrainingConfig, _known(TrainingConfig, config["training"])),
+        lambda: parse_dataclass(TrainingConfig, _known_fields(TrainingConfig, config["training"])),
     )
     if "task" in config:
-        _named("task", lambda: parse_dataclass(_Task, _known(_Task, config["task"])))
+        _check("task", lambda: parse_dataclass(_Task, _known_fields(_Task, config["task"])))
     for name, memory in config.get("memories", {}).items():
         if name not in ("documents", "knowledge") or not isinstance(memory, dict):
             raise ValueError(f"memories.{name} is not known")
         check_type(f"memories.{name}.fingerprint", memory.get("fingerprint"), str)
     if config.get("base") is not None:
-        _named("base", lambda: _base(config["base"]))
+        _check("base", lambda: _check_base(config["base"]))
 
 
-def _named(name: str, check: Any) -> None:
+def _check(name: str, check: Any) -> None:
     """Run a check, and prefix its error with the part of the file."""
     try:
         check()
@@ -98,25 +98,25 @@ def _named(name: str, check: Any) -> None:
         raise ValueError(f"{name}: {str(error).rstrip('.')}") from None
 
 
-def _known(kind: Any, values: Any) -> Any:
+def _known_fields(dataclass_type: Any, values: Any) -> Any:
     """Only the known fields of a record: those of other versions are ignored."""
     if not isinstance(values, Mapping):
         raise ValueError(f"expected an object, got {type(values).__name__}")
-    names = {spec.name for spec in fields(kind)}
+    names = {spec.name for spec in fields(dataclass_type)}
     return {key: value for key, value in values.items() if key in names}
 
 
-def _base(base: Mapping[str, Any]) -> None:
+def _check_base(base: Mapping[str, Any]) -> None:
     check_type("system", base.get("system"), str)
     check_type("system_config", base.get("system_config"), dict[str, Any])
     if base.get("source_vocabulary") is not None:
-        _vocabulary(base["source_vocabulary"])
+        _check_vocabulary(base["source_vocabulary"])
     if base.get("base") is not None:
         check_type("base", base["base"], dict[str, Any])
-        _base(base["base"])
+        _check_base(base["base"])
 
 
-def _vocabulary(values: Any) -> Vocabulary:
+def _check_vocabulary(values: Any) -> Vocabulary:
     vocabulary = parse_dataclass(Vocabulary, values)
     if vocabulary.size < 1:
         raise ValueError(f"size must be 1 or more, got {vocabulary.size}")
@@ -141,8 +141,8 @@ def stored_model_guard(folder: Path, weights: Path | int) -> Iterator[None]:
     try:
         budget = MAX_WIDENING * weights + OVERHEAD
         # A parameter has 2 bytes or more, and most have hundreds.
-        most = weights // 2 + OVERHEAD_TENSORS
-        with memory_budget(f"the model that {config} describes", budget, tensors=most):
+        max_tensors = weights // 2 + OVERHEAD_TENSORS
+        with memory_budget(f"the model that {config} describes", budget, tensors=max_tensors):
             yield
     except UserError:
         raise

@@ -18,7 +18,7 @@ from lmlab.training.config import TrainingConfig
 
 def field_help(config: type) -> dict[str, str]:
     """The docstring under each field of a config, those it inherits included."""
-    helped: dict[str, str] = {}
+    help_texts: dict[str, str] = {}
     for owner in reversed(config.__mro__[:-1]):
         definition = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
         assert isinstance(definition, ast.ClassDef)
@@ -28,8 +28,8 @@ def field_help(config: type) -> dict[str, str]:
                     ast.AnnAssign(target=ast.Name(id=name)),
                     ast.Expr(value=ast.Constant(value=str(text))),
                 ):
-                    helped[name] = " ".join(text.split())
-    return helped
+                    help_texts[name] = " ".join(text.split())
+    return help_texts
 
 
 Part = Literal["training", "system", "task"]
@@ -77,8 +77,8 @@ def system_settings(system: str, recipe: str | None = None) -> list[SettingRecor
     sizes = system_module(card.name).SIZES
     plans = {size: make_training_plan(card, size, recipe, {}, {}, seed=0) for size in sizes}
     configs = {size: plan.system_config for size, plan in plans.items()}
-    own = config_settings("system", configs[DEFAULT_SIZE], configs)
-    return [*own, *training_settings(plans[DEFAULT_SIZE].training)]
+    system_records = config_settings("system", configs[DEFAULT_SIZE], configs)
+    return [*system_records, *training_settings(plans[DEFAULT_SIZE].training)]
 
 
 def config_settings(
@@ -99,7 +99,7 @@ def config_settings(
                 for bound, sign in BOUND_SIGNS.items()
                 if bound in spec.metadata
             ),
-            sizes={size: getattr(each, spec.name) for size, each in (sizes or {}).items()},
+            sizes={size: getattr(sized, spec.name) for size, sized in (sizes or {}).items()},
         )
         for spec in fields(config)
     ]
@@ -121,13 +121,13 @@ def type_name(hint: Any) -> str:
     if get_origin(hint) in (Union, types.UnionType):
         return " | ".join(dict.fromkeys(type_name(option) for option in get_args(hint)))
     if get_origin(hint) is tuple:
-        inner = get_args(hint)
-        return f"tuple[{', '.join('...' if one is Ellipsis else type_name(one) for one in inner)}]"
+        names = ("..." if arg is Ellipsis else type_name(arg) for arg in get_args(hint))
+        return f"tuple[{', '.join(names)}]"
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
 
 
-def format_value(value: object) -> str:
-    """A value in `--set` syntax."""
+def format_value(value: object, *, empty: str = "none") -> str:
+    """A value in `--set` syntax; `empty` stands for an empty list."""
     if isinstance(value, (tuple, list)):
-        return ",".join(map(str, value)) or "none"
+        return ",".join(map(format_value, value)) or empty
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

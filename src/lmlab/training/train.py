@@ -1,4 +1,4 @@
-"""Training of a zoo system on a corpus: the command `train`."""
+"""Training of a zoo system on a corpus, new or resumed: the function behind `lmlab train`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from lmlab.training.distributed import exclusive_output, main_process_first, mak
 from lmlab.training.external_memory import ExternalMemory, resolve_external_memory
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import FitJob, FitResult, ValidationMetric
-from lmlab.training.reporting import Reporter, format_exact_duration
-from lmlab.training.run_folder import RunFolder, build_system
+from lmlab.training.run_folder import RunFolder
+from lmlab.training.system_building import build_system
+from lmlab.training.training_logs import Reporter, format_exact_duration
 from lmlab.training.training_plan import (
     TrainingPlan,
     check_required_inputs,
@@ -44,7 +45,7 @@ DEFAULT_SIZE = "small"
 
 
 MetricFactory = Callable[[Corpus, Tokenizer, Tokenizer], ValidationMetric]
-"""From a corpus, its text tokeniser and its source tokeniser to a validation metric."""
+"""From a corpus, its text tokenizer and its source tokenizer to a validation metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,66 +111,66 @@ def train(
     retain_freed_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
     card = find_system(system)
-    looked_up = {"documents": documents, "knowledge": knowledge}
-    check_required_inputs(card, base=base, encoder=encoder, **looked_up)
-    given = dict(settings or {}) | objective_setting(card, objective)
+    memory_specs = {"documents": documents, "knowledge": knowledge}
+    check_required_inputs(card, base=base, encoder=encoder, **memory_specs)
+    overrides = dict(settings or {}) | objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
-    before = run.resumed_config() if resumes(run, resume) else None
+    resumed = run.resumed_config() if resumes(run, resume) else None
     accelerator.wait_for_everyone()  # all have checked before the first one writes
-    built_on = resolve_base(card, "base", base, before, run)
-    begun_with = resolve_base(card, "encoder", encoder, before, run)
-    others = [other for other in (built_on, begun_with) if other is not None]
-    if before is None:
+    base_model = resolve_base(card, "base", base, resumed, run)
+    encoder_model = resolve_base(card, "encoder", encoder, resumed, run)
+    base_models = [other for other in (base_model, encoder_model) if other is not None]
+    if resumed is None:
         plan = make_training_plan(
-            card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0, others
+            card, size or DEFAULT_SIZE, recipe, overrides, budget, seed or 0, base_models
         )
     else:
-        plan = resumed_plan(before, card, size, recipe, given, budget, seed)
-    memories = resolve_external_memory(card, looked_up, before, run.memory)
-    opened = open_training_corpus(data, before, plan.training, seed=data_seed, errors=errors)
-    _check_keep_by(plan, opened.corpus)
+        plan = resumed_plan(resumed, card, size, recipe, overrides, budget, seed)
+    memories = resolve_external_memory(card, memory_specs, resumed, run.memory)
+    opened = open_training_corpus(data, resumed, plan.training, seed=data_seed, errors=errors)
+    _check_select_by(plan, opened.corpus)
 
     with main_process_first(accelerator):
         run.create()  # fail on an unwritable folder before anything takes time
         tokenizers = prepare_tokenizers(
             run,
-            before,
+            resumed,
             opened.training_corpus,
             plan.training,
-            built_on,
+            base_model,
             texts=tokenizer,
             sources=source_tokenizer,
         )
         description = describe_run(plan, opened, tokenizers)
-        description |= {other.role: other.description for other in others}
+        description |= {other.role: other.description for other in base_models}
         if memories.given():
-            description |= {"memories": memories.describe(looked_up)}
-        if before is not None:
-            check_resumable(before, description, run)
+            description |= {"memories": memories.describe(memory_specs)}
+        if resumed is not None:
+            check_resumable(resumed, description, run)
         prepared = training_data(
             opened.training_corpus,
             tokenizers.texts,
             plan.training,
             progress=not quiet,
             source_tokenizer=tokenizers.sources,
-            entities=_named(card, memories, opened.training_corpus),
+            entities=_entity_numbering(card, memories, opened.training_corpus),
         )
     _check_data(prepared, plan, accelerator)
-    model = _model(plan, opened.corpus, tokenizers, prepared, others, memories)
+    model = _build_model(plan, opened.corpus, tokenizers, prepared, base_models, memories)
     model.to(accelerator.device)
     if model.needs_mixed_lengths:
         prepared = prepared.with_mixed_lengths()
     if prepared.carries_state:
-        span = held_out_bptt(model, prepared.train, plan.training, accelerator.device)
-        prepared = prepared.with_held_out_bptt(span)
-    kept_by = _judge(plan, opened.corpus, tokenizers, judge)
+        bptt = held_out_bptt(model, prepared.train, plan.training, accelerator.device)
+        prepared = prepared.with_held_out_bptt(bptt)
+    metric = _selection_metric(plan, opened.corpus, tokenizers, judge)
     if accelerator.is_main_process:
         run.write_description(  # no user error is raised after this
             description,
             tokenizers.texts,
-            sources=tokenizers.sources,
+            source_tokenizer=tokenizers.sources,
             memories=memories,
-            begins=before is None,
+            new_run=resumed is None,
         )
     reporter = Reporter(
         run.metrics,
@@ -181,7 +182,7 @@ def train(
         compares=model.loss_is_comparable,
     )
     if accelerator.is_main_process and not quiet:
-        _announce(reporter, model, prepared, plan, accelerator, resumed=before is not None)
+        _announce(reporter, model, prepared, plan, accelerator, resumed=resumed is not None)
     if model.fitting == "counting" and any(value is not None for value in budget.values()):
         reporter.print_message(
             f"{card.name} is fitted by one pass of counting; the budget has no effect"
@@ -193,35 +194,37 @@ def train(
         run=run,
         accelerator=accelerator,
         reporter=reporter,
-        metric=kept_by,
+        metric=metric,
     )
     outcome = FITTERS[model.fitting](job)
     result = _result(outcome, run, model, prepared)
-    reporter.print_message(_farewell(outcome, run, result, reporter.unit))
+    reporter.print_message(_final_message(outcome, run, result, reporter.unit))
     return result
 
 
-def _named(card: Card, memories: ExternalMemory, corpus: Corpus) -> EntityNumbering | None:
+def _entity_numbering(
+    card: Card, memories: ExternalMemory, corpus: Corpus
+) -> EntityNumbering | None:
     """The entity numbering of mentions: the system's knowledge base, or the corpus's annotation."""
     if memories.knowledge is None and card.uses_annotated_mentions:
         return corpus_entities(corpus)
     return memories.knowledge
 
 
-def _model(
+def _build_model(
     plan: TrainingPlan,
     corpus: Corpus,
     tokenizers: RunTokenizers,
     data: TrainingData,
-    others: Sequence[BaseModel],
+    base_models: Sequence[BaseModel],
     memories: ExternalMemory,
 ) -> System:
-    """Build the system of a plan, set up with the tokeniser and the data."""
+    """Build the system of a plan, set up with the tokenizer and the data."""
     vocabulary = system_vocabulary(tokenizers.texts, corpus)
-    for other in others:
-        other.check_tokenizer(tokenizers.texts)
-        other.check_vocabulary(vocabulary)
-    by_role = {other.role: other.system for other in others}
+    for base in base_models:
+        base.check_tokenizer(tokenizers.texts)
+        base.check_vocabulary(vocabulary)
+    by_role = {base.role: base.system for base in base_models}
     model = build_system(
         plan.card.name,
         asdict(plan.system_config),
@@ -239,24 +242,24 @@ def _model(
     return model
 
 
-def _check_keep_by(plan: TrainingPlan, corpus: Corpus) -> None:
+def _check_select_by(plan: TrainingPlan, corpus: Corpus) -> None:
     """A UserError where `select_by` does not apply to this training."""
-    asked, translates = plan.training.select_by, corpus.layout.kind == "pairs"
-    if asked != "loss" and not (plan.card.conditional and translates):
+    select_by, translates = plan.training.select_by, corpus.layout.kind == "pairs"
+    if select_by != "loss" and not (plan.card.conditional and translates):
         raise UserError(
-            f"select_by={asked} applies only to translation models on a parallel corpus; "
+            f"select_by={select_by} applies only to translation models on a parallel corpus; "
             "remove it to select weights by the loss."
         )
 
 
-def _judge(
-    plan: TrainingPlan, corpus: Corpus, tokenizers: RunTokenizers, make: MetricFactory | None
+def _selection_metric(
+    plan: TrainingPlan, corpus: Corpus, tokenizers: RunTokenizers, make_metric: MetricFactory | None
 ) -> ValidationMetric | None:
     """The validation metric to select weights by, where it is not the loss."""
     if plan.training.select_by == "loss":
         return None
-    assert make is not None, "whoever trains translators brings a judge"
-    return make(corpus, tokenizers.texts, tokenizers.sources or tokenizers.texts)
+    assert make_metric is not None, "select_by needs a metric factory"
+    return make_metric(corpus, tokenizers.texts, tokenizers.sources or tokenizers.texts)
 
 
 def resumes(run: RunFolder, resume: bool) -> bool:
@@ -287,13 +290,13 @@ def _check_data(data: TrainingData, plan: TrainingPlan, accelerator: Accelerator
 
 def check_validation_split(config: TrainingConfig, *, selects: bool) -> None:
     """A UserError where a setting needs a validation split and none `selects`."""
-    decided = [name for name in ("patience",) if getattr(config, name)]
-    decided += ["schedule=plateau"] if config.schedule == "plateau" else []
-    decided += ["select_by=bleu"] if config.select_by == "bleu" else []
-    decided += ["average"] if config.average else []
-    if decided and not selects:
+    dependent = [name for name in ("patience",) if getattr(config, name)]
+    dependent += ["schedule=plateau"] if config.schedule == "plateau" else []
+    dependent += ["select_by=bleu"] if config.select_by == "bleu" else []
+    dependent += ["average"] if config.average else []
+    if dependent and not selects:
         raise UserError(
-            f"{' and '.join(decided)} needs a validation split, which this corpus does not "
+            f"{' and '.join(dependent)} needs a validation split, which this corpus does not "
             "have; remove it, or give a folder with a valid* file."
         )
 
@@ -307,7 +310,7 @@ def _announce(
     *,
     resumed: bool,
 ) -> None:
-    head = f"{plan.card.name} ({plan.size})" + (", resumed" if resumed else "")
+    title = f"{plan.card.name} ({plan.size})" + (", resumed" if resumed else "")
     if system.fitting == "gradient":
         expected = estimate_cost(
             system,
@@ -316,13 +319,13 @@ def _announce(
             tokens=data.dataset.total_tokens,
             processes=accelerator.num_processes,
         )
-        reporter.print_message(f"{head}: {expected.sentence()}")
+        reporter.print_message(f"{title}: {expected.sentence()}")
     else:
-        ways = {"counting": "by counting", "em": "by EM", "words": "word by word"}
-        by = ways[system.fitting]
-        reporter.print_message(f"{head}: fitted {by} on {data.dataset.total_tokens:,} tokens")
-    if lost := data.dataset.report.losses():
-        reporter.print_message(f"while reading the training split: {lost}")
+        methods = {"counting": "by counting", "em": "by EM", "words": "word by word"}
+        by = methods[system.fitting]
+        reporter.print_message(f"{title}: fitted {by} on {data.dataset.total_tokens:,} tokens")
+    if losses := data.dataset.report.losses():
+        reporter.print_message(f"while reading the training split: {losses}")
     if dropped := data.dataset.report.uneven_pairs:
         reporter.print_message(
             f"{dropped:,} training pairs exceed the maximum length ratio and are dropped"
@@ -334,20 +337,20 @@ def _announce(
         )
 
 
-def _farewell(outcome: FitResult, run: RunFolder, result: TrainingResult, unit: str) -> str:
+def _final_message(outcome: FitResult, run: RunFolder, result: TrainingResult, unit: str) -> str:
     """The final message, with the held-out loss of the run's weights."""
     loss = result.loss if result.best is None else result.best
-    kept = "" if loss is None else f", {loss:.4f} {unit}"
+    loss_text = "" if loss is None else f", {loss:.4f} {unit}"
     progress = outcome.progress
-    where = f"at step {progress.step} after {format_exact_duration(progress.seconds)}"
+    when = f"at step {progress.step} after {format_exact_duration(progress.seconds)}"
     if outcome.reason == "interrupted":
         return (
-            f"stopped {where}; a checkpoint is in {run.checkpoints_folder}, continue with --resume"
+            f"stopped {when}; a checkpoint is in {run.checkpoints_folder}, continue with --resume"
         )
     if outcome.reason == "nothing":
         return f"{run.path} is already trained; give a larger budget to continue"
     early = ", as the loss stopped decreasing" if outcome.reason == "early" else ""
-    return f"finished {where}{early}{kept}: {run.path}"
+    return f"finished {when}{early}{loss_text}: {run.path}"
 
 
 def _result(

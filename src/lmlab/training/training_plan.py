@@ -1,4 +1,4 @@
-"""Training plan: names resolved, settings merged and checked, before anything runs."""
+"""Training plan: names resolved, settings merged and checked before training; resume checks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_training_plan(
     settings: Mapping[str, Any],
     budget: Mapping[str, float | None],
     seed: int,
-    others: Sequence[BaseModel] = (),
+    base_models: Sequence[BaseModel] = (),
 ) -> TrainingPlan:
     """Merge size, base or encoder, recipe, settings and budget: each overrides those before it."""
     module = system_module(card.name)
@@ -58,7 +58,7 @@ def make_training_plan(
         raise unknown_name(f"size of {card.name}", size, module.SIZES)
     system_config, training = module.SIZES[size], TrainingConfig(seed=seed)
     see = f"lmlab settings {card.name}"
-    inherited = [other.settings_for(system_config) for other in others]
+    inherited = [other.settings_for(system_config) for other in base_models]
     for layer in (*inherited, recipe_settings(module, recipe), settings):
         of_system, of_training = split_settings(layer, system_config, training, see)
         try:
@@ -73,12 +73,12 @@ def make_training_plan(
         size=size,
         recipe=recipe,
         system_config=system_config,
-        training=with_budget(training, beside=_named(settings), **budget),
+        training=with_budget(training, keep=_normalised_names(settings), **budget),
     )
 
 
 def resumed_plan(
-    before: Mapping[str, Any],
+    resumed: Mapping[str, Any],
     card: Card,
     size: str | None,
     recipe: str | None,
@@ -88,34 +88,34 @@ def resumed_plan(
 ) -> TrainingPlan:
     """The plan of the resumed run, overridden by what is given now."""
     module = system_module(card.name)
-    if before["system"] != card.name:
+    if resumed["system"] != card.name:
         raise UserError(
-            f"the system of this run is {before['system']}, got {card.name}; resume it with "
-            "its own name, or choose another --out."
+            f"the system of this run is {resumed['system']}, got {card.name}; resume it "
+            "with its own name, or choose another --out."
         )
     known = {spec.name for spec in fields(TrainingConfig)}
-    training = TrainingConfig(**{k: v for k, v in before["training"].items() if k in known})
-    system_config = apply_settings(module.Config(), before["system_config"])
+    training = TrainingConfig(**{k: v for k, v in resumed["training"].items() if k in known})
+    system_config = apply_settings(module.Config(), resumed["system_config"])
     see = f"lmlab settings {card.name}"
     of_system, of_training = split_settings(settings, system_config, training, see)
     training = apply_settings(training, replace_budgets(of_training))
-    training = with_budget(training, beside=_named(settings), **budget)
+    training = with_budget(training, keep=_normalised_names(settings), **budget)
     return TrainingPlan(
         card=card,
-        size=size or before["size"],
-        recipe=recipe if recipe is not None else before["recipe"],
+        size=size or resumed["size"],
+        recipe=recipe if recipe is not None else resumed["recipe"],
         system_config=apply_settings(system_config, of_system),
         training=training if seed is None else replace(training, seed=seed),
     )
 
 
-def _named(settings: Mapping[str, Any]) -> frozenset[str]:
+def _normalised_names(settings: Mapping[str, Any]) -> frozenset[str]:
     """Names of settings, in the form of the fields."""
     return frozenset(key.strip().replace("-", "_") for key in settings)
 
 
 def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
-    """The tokeniser's vocabulary for a system: contiguous text has no start token."""
+    """The tokenizer's vocabulary for a system: contiguous text has no start token."""
     vocabulary = tokenizer.vocabulary
     if corpus.layout.kind != "contiguous":
         return vocabulary
@@ -154,14 +154,14 @@ def describe_run(
     }
 
 
-def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder) -> None:
+def check_resumable(saved: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder) -> None:
     """Check that a resumed training is the original one; only its length may differ."""
-    pairs = [(name, before[name], now[name]) for name in ("size", "recipe", "tokenizer", "layout")]
+    pairs = [(name, saved[name], now[name]) for name in ("size", "recipe", "tokenizer", "layout")]
     pairs += [
-        (name, before[part].get(name), value)
+        (name, saved[part].get(name), value)
         for part in ("system_config", "training")
         for name, value in now[part].items()
-        if name not in CHANGEABLE_ON_RESUME and name in before[part]
+        if name not in CHANGEABLE_ON_RESUME and name in saved[part]
     ]
     for name, old, new in pairs:
         # JSON turned tuples into lists.
@@ -170,9 +170,9 @@ def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], run: RunF
                 f"the run {run.path} was started with {name}={old}, got {new}; resume it "
                 "unchanged, or choose another --out."
             )
-    if before["corpus"]["fingerprint"] != now["corpus"]["fingerprint"]:
+    if saved["corpus"]["fingerprint"] != now["corpus"]["fingerprint"]:
         raise UserError(
-            f"the run {run.path} was started on other text ({before['corpus']['spec']}) than "
+            f"the run {run.path} was started on other text ({saved['corpus']['spec']}) than "
             f"{now['corpus']['spec']} holds now; resume it with that, or choose another --out."
         )
 
@@ -189,10 +189,10 @@ def objective_setting(card: Card, objective: str | None) -> dict[str, Any]:
     if objective is None or objective == card.objectives[0]:
         return {}
     if objective not in card.objectives:
-        able = [each.name for each in catalogue().values() if objective in each.objectives]
-        more = f"; it trains {', '.join(able)}" if able else ""
+        trainable = [other.name for other in catalogue().values() if objective in other.objectives]
+        suggestion = f"; it trains {', '.join(trainable)}" if trainable else ""
         raise UserError(
             f"{card.name} can't be trained with the objective {objective!r}; those that fit: "
-            f"{', '.join(card.objectives)}{more}."
+            f"{', '.join(card.objectives)}{suggestion}."
         )
     return {"objective": objective}

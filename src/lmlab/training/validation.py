@@ -1,4 +1,4 @@
-"""Validation loss: the loss on held-out text."""
+"""Validation loss on held-out text, by log_prob or the training loss, and its BPTT length."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ValidationLoss:
 
 
 def held_out_loss(
-    system: System, source: BatchLoader, accelerator: Accelerator, *, seed: int = 0
+    system: System, loader: BatchLoader, accelerator: Accelerator, *, seed: int = 0
 ) -> ValidationLoss:
     """Loss total and count over every batch, by log_prob or by the training loss, as the system
     says.
@@ -46,45 +46,45 @@ def held_out_loss(
     state: State | None = None
     try:
         with torch.no_grad():
-            for whole in source.epoch(0):
-                batch = shard_batch(whole, accelerator)
+            for full_batch in loader.epoch(0):
+                batch = shard_batch(full_batch, accelerator)
                 if batch is None:
                     continue
                 state = state if batch.continues_previous else None
-                found, state = _measured(system, batch, state, generator)
-                sums += found
+                batch_sums, state = _loss_and_count(system, batch, state, generator)
+                sums += batch_sums
     finally:
         system.train(training)
     total, count = all_reduce_sum(sums, accelerator)
     return ValidationLoss(total=total if count else math.nan, count=int(count))
 
 
-def _measured(
+def _loss_and_count(
     system: System, batch: Batch, state: State | None, generator: torch.Generator
 ) -> tuple[Tensor, State | None]:
     """Negative log-likelihood of a batch (or its loss), its count, and the state after it."""
     if isinstance(system, LogProb) and system.validation_metric == "log_prob":
-        scored = system.log_prob(batch, state=state, generator=generator)
-        return torch.tensor([-scored.totals.double().sum().item(), batch.count]), scored.state
-    loss, after = system.held_out_loss(batch, state=state, generator=generator)
+        score = system.log_prob(batch, state=state, generator=generator)
+        return torch.tensor([-score.totals.double().sum().item(), batch.count]), score.state
+    loss, next_state = system.held_out_loss(batch, state=state, generator=generator)
     loss = loss.parts.get(system.validation_metric, loss)
-    return torch.tensor([loss.total.item(), loss.count.item()]), after
+    return torch.tensor([loss.total.item(), loss.count.item()]), next_state
 
 
 def held_out_bptt(
-    system: System, source: BatchLoader, config: TrainingConfig, device: torch.device
+    system: System, loader: BatchLoader, config: TrainingConfig, device: torch.device
 ) -> int:
     """Segment length for held-out contiguous text, matched to training.
 
     A system that carries its state takes long segments. Without a state each segment starts afresh,
     and training had segments of `config.bptt`: positions beyond were never trained. Cost: one
-    forward pass over the first batch of `source`.
+    forward pass over the first batch of `loader`.
     """
-    longest = HELD_OUT_BPTT if system.window is None else min(HELD_OUT_BPTT, system.window)
-    by_span = system.fitting == "gradient"  # count-based models take the stream as a whole
-    if by_span and not _carries_state(system, next(source.epoch(0)).to(device)):
-        return min(longest, config.bptt)
-    return longest
+    max_segment = HELD_OUT_BPTT if system.window is None else min(HELD_OUT_BPTT, system.window)
+    by_segment = system.fitting == "gradient"  # count-based models take the stream as a whole
+    if by_segment and not _carries_state(system, next(loader.epoch(0)).to(device)):
+        return min(max_segment, config.bptt)
+    return max_segment
 
 
 def _carries_state(system: System, batch: Batch) -> bool:
@@ -94,6 +94,6 @@ def _carries_state(system: System, batch: Batch) -> bool:
     generator = torch.Generator(device=batch.tokens.device).manual_seed(0)
     try:
         with torch.no_grad(), torch.random.fork_rng():
-            return _measured(system, batch, None, generator)[1] is not None
+            return _loss_and_count(system, batch, None, generator)[1] is not None
     finally:
         system.train(training)

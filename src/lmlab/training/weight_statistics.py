@@ -28,17 +28,17 @@ class UpdateMonitor:
 
     def record_before_step(self, step: int) -> None:
         """Record the weights before step number `step`, counted from 1."""
-        looking = step == 1 or step % self._every == 0
-        self._before = [p.detach().clone() for p in self._matrices] if looking else None
+        measured = step == 1 or step % self._every == 0
+        self._before = [p.detach().clone() for p in self._matrices] if measured else None
 
     def statistics(self) -> dict[str, float | dict[str, float]]:
         """The statistics for a metrics line after the step."""
-        found: dict[str, float | dict[str, float]] = {}
+        statistics: dict[str, float | dict[str, float]] = {}
         if self._before is not None:
             ratio = update_ratio(self._before, self._matrices)
-            found |= {} if ratio is None else {"update_ratio": ratio}
-        lengths = {name: mean_norm(t) for name, t in token_vectors(self._system).items()}
-        return found | ({"vector_norms": lengths} if lengths else {})
+            statistics |= {} if ratio is None else {"update_ratio": ratio}
+        norms = {name: mean_norm(t) for name, t in token_vectors(self._system).items()}
+        return statistics | ({"vector_norms": norms} if norms else {})
 
 
 @torch.no_grad()
@@ -48,9 +48,9 @@ def update_ratio(before: list[Tensor], after: list[nn.Parameter]) -> float | Non
     None where all of them are zeros.
     """
     ratios = [
-        torch.linalg.vector_norm(now - then) / torch.linalg.vector_norm(then)
-        for then, now in zip(before, after, strict=True)
-        if then.any()
+        torch.linalg.vector_norm(current - previous) / torch.linalg.vector_norm(previous)
+        for previous, current in zip(before, after, strict=True)
+        if previous.any()
     ]
     return float(torch.stack(ratios).median()) if ratios else None
 

@@ -1,4 +1,4 @@
-"""word2vec trainer: streams the text through compiled kernels, one chunk per step."""
+"""word2vec training by SGD: the text streamed in chunks through compiled (numba) kernels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from numpy.typing import NDArray
 from lmlab.core.errors import UserError
 from lmlab.emissions.word2vec_emission import PooledContext
 from lmlab.models.word2vec import Word2Vec
-from lmlab.training.checkpoints import Checkpoint, restoring
 from lmlab.training.data_loaders import TrainingData
-from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
+from lmlab.training.loop import (
+    FitJob,
+    FitResult,
+    fit_by_gradient,
+    restore_progress,
+    save_progress,
+    save_weights,
+)
 from lmlab.training.optimizers import LearningRateSchedule
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.validation import held_out_loss
@@ -53,14 +59,14 @@ class TextChunks:
         self.tokens = tokens
         self.size = size
         self.seed = seed
-        objective, law = system.objective, system.objective.unigram
-        kept = law.keep_probabilities().numpy().copy()
-        kept[law.is_boundary.numpy()] = word2vec_kernels.SENTENCE_BREAK
-        stay, alias = word2vec_kernels.alias_table(law.noise().numpy())
-        self._draw: Callable[[NDArray[np.int32], int], Any] = lambda ids, seed: (
+        objective, unigram = system.objective, system.objective.unigram
+        keep_probabilities = unigram.keep_probabilities().numpy().copy()
+        keep_probabilities[unigram.is_boundary.numpy()] = word2vec_kernels.SENTENCE_BREAK
+        stay, alias = word2vec_kernels.alias_table(unigram.noise().numpy())
+        self._sample_pairs: Callable[[NDArray[np.int32], int], Any] = lambda ids, seed: (
             word2vec_kernels.sample_training_pairs(
                 ids,
-                kept,
+                keep_probabilities,
                 stay,
                 alias,
                 objective.window,
@@ -69,7 +75,7 @@ class TextChunks:
                 seed,
             )
         )
-        self._learn = _learner(system)
+        self._train_step = _compiled_step(system)
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
     def per_epoch(self) -> int:
@@ -83,16 +89,16 @@ class TextChunks:
             self._order = (epoch, generator.permutation(self.per_epoch()))
         return int(self._order[1][position])
 
-    def step(self, number: int, place: int, rate: float) -> ChunkResult:
-        """Train on the chunk number `place`; `number` is the step's, from 0."""
-        low = place * self.size
+    def step(self, number: int, chunk: int, rate: float) -> ChunkResult:
+        """Train on the chunk number `chunk`; `number` is the step's, from 0."""
+        low = chunk * self.size
         ids = np.asarray(self.tokens[low : low + self.size]).astype(np.int32)
-        mixed = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0]
-        lost, looked = self._learn(*self._draw(ids, mixed), np.float32(rate))
-        return ChunkResult(learning_rate=rate, loss_total=lost, loss_count=looked, tokens=len(ids))
+        step_seed = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0]
+        loss, count = self._train_step(*self._sample_pairs(ids, step_seed), np.float32(rate))
+        return ChunkResult(learning_rate=rate, loss_total=loss, loss_count=count, tokens=len(ids))
 
 
-def _learner(system: Word2Vec) -> Callable[..., tuple[float, int]]:
+def _compiled_step(system: Word2Vec) -> Callable[..., tuple[float, int]]:
     """The compiled step of a system, in place on its parameters."""
     from lmlab.training import word2vec_kernels as kernels
 
@@ -100,11 +106,11 @@ def _learner(system: Word2Vec) -> Callable[..., tuple[float, int]]:
     outputs = system.emission.outputs.detach().numpy()
     combination = system.emission.combination
     if isinstance(combination, PooledContext):
-        return lambda *drawn: kernels.cbow_step(
-            *drawn[:4], inputs, outputs, drawn[4], combination.mean, combination.whole
+        return lambda *samples: kernels.cbow_step(
+            *samples[:4], inputs, outputs, samples[4], combination.mean, combination.whole
         )
-    learn = {"each": kernels.skipgram_step, "product": kernels.product_cbow_step}[combination.code]
-    return lambda *drawn: learn(*drawn[:4], inputs, outputs, drawn[4])
+    kernel = {"each": kernels.skipgram_step, "product": kernels.product_cbow_step}[combination.code]
+    return lambda *samples: kernel(*samples[:4], inputs, outputs, samples[4])
 
 
 def fit_word2vec(job: FitJob) -> FitResult:
@@ -116,42 +122,43 @@ def fit_word2vec(job: FitJob) -> FitResult:
     word vectors are not selected by validation loss. Without numba, with several processes or on
     another device the ordinary training loop is used.
     """
-    hindrance = _hindrance(job)
-    if hindrance:
-        job.reporter.print_message(f"{hindrance}, so the slower PyTorch loop is used")
+    reason = _unsupported_reason(job)
+    if reason:
+        job.reporter.print_message(f"{reason}, so the slower PyTorch loop is used")
         return fit_by_gradient(job)
     system, config, data = job.system, job.config, job.data
     assert isinstance(system, Word2Vec) and isinstance(data, TrainingData)
-    progress, schedule = _restore(job)
+    schedule = LearningRateSchedule(config)
+    progress = restore_progress(job, schedule)
     tokens, _ = data.flat()
-    stretches = TextChunks(system, tokens, size=config.tokens_per_batch, seed=config.seed)
-    budget = Budget(config, stretches.per_epoch())
+    chunks = TextChunks(system, tokens, size=config.tokens_per_batch, seed=config.seed)
+    budget = Budget(config, chunks.per_epoch())
     if budget.is_over(progress):
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="nothing")
-    return _Course(job, stretches, budget, schedule, progress, system.threads).run()
+    return _Word2VecTraining(job, chunks, budget, schedule, progress, system.threads).run()
 
 
-class _Course:
+class _Word2VecTraining:
     """A training in progress: steps queued, running and done."""
 
     def __init__(
         self,
         job: FitJob,
-        stretches: TextChunks,
+        chunks: TextChunks,
         budget: Budget,
         schedule: LearningRateSchedule,
         progress: Progress,
         threads: int,
     ) -> None:
         self.job = job
-        self.stretches = stretches
+        self.chunks = chunks
         self.budget = budget
         self.schedule = schedule
         self.progress = progress
         self.threads = threads
         self.clock = TrainingClock(progress.seconds)
-        self.flight: deque[Future[ChunkResult]] = deque()
+        self.pending: deque[Future[ChunkResult]] = deque()
         self.held_out_loss: float | None = None
         self.tokens = 0
         """Tokens since the last training line of the metrics."""
@@ -159,67 +166,67 @@ class _Course:
     def run(self) -> FitResult:
         """Train; running steps complete before weights are evaluated or saved."""
         progress, budget, saved_at = self.progress, self.budget, self.progress.seconds
-        planned, landing, saving = replace(progress), False, False
+        planned, draining, saving = replace(progress), False, False
         with self.job.reporter, StopSignals() as signals, ThreadPoolExecutor(self.threads) as pool:
-            while self.flight or not (budget.is_over(progress) or signals.stop_requested):
+            while self.pending or not (budget.is_over(progress) or signals.stop_requested):
                 # Keep the threads busy until something is due.
-                while len(self.flight) < STEPS_AHEAD * self.threads and not landing:
-                    self.flight.append(self._plan(pool, planned))
-                    landing = self._due(planned)
-                self._done(self.flight.popleft().result())
+                while len(self.pending) < STEPS_AHEAD * self.threads and not draining:
+                    self.pending.append(self._submit_step(pool, planned))
+                    draining = self._pause_due(planned)
+                self._record_step(self.pending.popleft().result())
 
                 saving = saving or budget.checkpoint_due(progress, saved_at)
-                landing = landing or saving or signals.stop_requested or budget.is_over(progress)
-                if self.flight:
+                draining = draining or saving or signals.stop_requested or budget.is_over(progress)
+                if self.pending:
                     continue
                 # All threads idle: validate, and save a checkpoint.
-                if self._evaluating(progress):
-                    self._look()
+                if self._evaluation_due(progress):
+                    self._validate()
                 progress.seconds = self.clock.seconds()  # validation is not training time
                 if saving:
                     self._save()
                     saved_at = progress.seconds
-                planned, landing, saving = replace(progress), False, False
+                planned, draining, saving = replace(progress), False, False
             self._save()
         save_weights(self.job)
         reason = "budget" if budget.is_over(progress) else "interrupted"
         reason = "early" if budget.early_stopping_due(progress) else reason
         return FitResult(progress=progress, reason=reason, loss=self.held_out_loss)
 
-    def _plan(self, pool: ThreadPoolExecutor, planned: Progress) -> Future[ChunkResult]:
+    def _submit_step(self, pool: ThreadPoolExecutor, planned: Progress) -> Future[ChunkResult]:
         """Submit the next step, and count it as planned."""
         planned.seconds = self.clock.seconds()
         rate = self.schedule.learning_rate_at(planned.step, self.budget.fraction_spent(planned))
-        place = self.stretches.chunk_index(planned.epoch, planned.position)
-        flying = pool.submit(self.stretches.step, planned.step, place, rate)
+        chunk = self.chunks.chunk_index(planned.epoch, planned.position)
+        future = pool.submit(self.chunks.step, planned.step, chunk, rate)
         planned.advance(0.0, 0.0, 0.0, 1, self.budget.per_epoch)
-        return flying
+        return future
 
-    def _evaluating(self, progress: Progress) -> bool:
+    def _evaluation_due(self, progress: Progress) -> bool:
         return self.budget.evaluation_due(progress) or self.budget.fraction_spent(progress) >= 1
 
-    def _due(self, planned: Progress) -> bool:
+    def _pause_due(self, planned: Progress) -> bool:
         """Whether something is due after the steps planned so far."""
         every = self.job.config.checkpoint_steps
-        return self._evaluating(planned) or (every > 0 and planned.step % every == 0)
+        return self._evaluation_due(planned) or (every > 0 and planned.step % every == 0)
 
-    def _done(self, stretch: ChunkResult) -> None:
+    def _record_step(self, result: ChunkResult) -> None:
         """Count a step, and log every so often."""
         progress = self.progress
-        before, progress.seconds = progress.seconds, self.clock.seconds()
+        previous_seconds, progress.seconds = progress.seconds, self.clock.seconds()
         progress.advance(
-            stretch.loss_total,
-            stretch.loss_count,
-            progress.seconds - before,
+            result.loss_total,
+            result.loss_count,
+            progress.seconds - previous_seconds,
             1,
             self.budget.per_epoch,
         )
-        self.tokens += stretch.tokens
-        often = progress.step % self.job.config.log_every == 0 or progress.step == 1
-        if often or self._evaluating(progress):
-            self._tell(stretch.learning_rate)
+        self.tokens += result.tokens
+        log_due = progress.step % self.job.config.log_every == 0 or progress.step == 1
+        if log_due or self._evaluation_due(progress):
+            self._log(result.learning_rate)
 
-    def _tell(self, rate: float) -> None:
+    def _log(self, learning_rate: float) -> None:
         progress = self.progress
         loss = progress.window_total / max(progress.window_count, 1)
         if not np.isfinite(loss):
@@ -227,38 +234,28 @@ class _Course:
                 f"the loss is not finite at step {progress.step}, so training stopped; try another "
                 f"--out with --set learning_rate below {self.job.config.learning_rate:g}."
             )
-        speed = self.tokens / max(progress.window_seconds, 1e-9)
-        self.job.reporter.write(
-            "train",
-            progress,
-            loss=loss,
-            count=int(progress.window_count),
-            learning_rate=rate,
-            tokens_per_second=round(speed, 1),
+        self.job.reporter.step(
+            progress, self.budget, learning_rate=learning_rate, flush=True, tokens=self.tokens
         )
-        progress.window_total = progress.window_count = progress.window_seconds = 0.0
         self.tokens = 0
-        self.job.reporter.show(progress, self.budget, speed)
 
-    def _look(self) -> None:
-        job, source = self.job, self.job.data.held_out
-        if source is None:
+    def _validate(self) -> None:
+        job, loader = self.job, self.job.data.held_out
+        if loader is None:
             return
-        found = held_out_loss(job.system, source, job.accelerator)
-        job.reporter.report_validation(self.progress, found, str(job.data.held_out_split))
-        self.held_out_loss = found.loss
+        validation = held_out_loss(job.system, loader, job.accelerator)
+        job.reporter.report_validation(self.progress, validation, str(job.data.held_out_split))
+        self.held_out_loss = validation.loss
         if job.data.has_validation:
-            self.schedule.record_validation(found.loss)
-            self.progress.record_validation(found.loss)
+            self.schedule.record_validation(validation.loss)
+            self.progress.record_validation(validation.loss)
 
     def _save(self) -> None:
         self.job.reporter.flush()
-        state = {"progress": self.progress.state(), "schedule": self.schedule.state()}
-        model = self.job.system.state_dict()
-        self.job.run.save_checkpoint(Checkpoint(step=self.progress.step, state=state, model=model))
+        save_progress(self.job, self.progress, self.schedule)
 
 
-def _hindrance(job: FitJob) -> str | None:
+def _unsupported_reason(job: FitJob) -> str | None:
     """Why the compiled code can't be used, as the beginning of a sentence."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed (pip install 'lmlab[words]')"
@@ -267,15 +264,3 @@ def _hindrance(job: FitJob) -> str | None:
     if job.accelerator.device.type != "cpu":
         return f"compiled code runs on the CPU, and the device is {job.accelerator.device.type}"
     return None
-
-
-def _restore(job: FitJob) -> tuple[Progress, LearningRateSchedule]:
-    schedule = LearningRateSchedule(job.config)
-    checkpoint = job.run.load_checkpoint(job.reporter.print_message)
-    job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
-    if checkpoint is None:
-        return Progress(), schedule
-    with restoring(job.run.checkpoints_folder):
-        job.system.load_state_dict(checkpoint.model)
-        schedule.restore(checkpoint.state["schedule"])
-        return Progress.restored(checkpoint.state["progress"]), schedule

@@ -1,4 +1,4 @@
-"""word2vec kernels: sampling and SGD steps, compiled by numba.
+"""word2vec kernels in numba: pair and negative sampling; skip-gram, CBOW, product CBOW SGD steps.
 
 Sampling (`sample_training_pairs`) is separate from learning (`skipgram_step`, `cbow_step`,
 `product_cbow_step`), so that each can be tested: samples against their distributions, updates
@@ -33,13 +33,13 @@ fast_compiled: Any = njit(nogil=True, cache=True, fastmath=True)
 
 
 @compiled
-def alias_table(law: Doubles) -> tuple[Doubles, Ids]:
+def alias_table(probabilities: Doubles) -> tuple[Doubles, Ids]:
     """Walker's alias method (Vose 1991): a sample is a uniform cell i, and i itself or its alias.
 
     Returns (V,) the probability to stay and (V,) the alias.
     """
-    size = len(law)
-    stay = law / law.sum() * size
+    size = len(probabilities)
+    stay = probabilities / probabilities.sum() * size
     alias = np.arange(size).astype(np.int32)
     small = np.empty(size, np.int64)
     large = np.empty(size, np.int64)
@@ -80,13 +80,13 @@ def splitmix_uniform(state: np.uint64) -> tuple[float, np.uint64]:
 
 
 @compiled
-def subsample_words(tokens: Ids, kept: Doubles, state: np.uint64) -> tuple[Ids, Ids, np.uint64]:
+def subsample_words(tokens: Ids, keep: Doubles, state: np.uint64) -> tuple[Ids, Ids, np.uint64]:
     """Subsampling: the words kept, the sentence index of each, and the next random state."""
     words = np.empty(len(tokens), np.int32)
     sentences = np.empty(len(tokens), np.int32)
     count = sentence = 0
     for token in tokens:
-        probability = kept[token]
+        probability = keep[token]
         if probability == SENTENCE_BREAK:
             sentence += 1
         elif probability > 0.0:
@@ -101,7 +101,7 @@ def subsample_words(tokens: Ids, kept: Doubles, state: np.uint64) -> tuple[Ids, 
 @compiled
 def sample_training_pairs(
     tokens: Ids,
-    kept: Doubles,
+    keep: Doubles,
     stay: Doubles,
     alias: Ids,
     window: int,
@@ -112,38 +112,38 @@ def sample_training_pairs(
     """Sample training pairs of a chunk: n positions, at most M context words, k negative samples.
 
     Returns words (n,), contexts (n, M) of which the first counts (n,) are valid, negatives (n, k).
-    `kept` (V,) is the keep probability of each token, `SENTENCE_BREAK` where it ends a sentence. A
+    `keep` (V,) is the keep probability of each token, `SENTENCE_BREAK` where it ends a sentence. A
     window has a uniform width of 1 … `window` words to either side; with `random_contexts` that
     many words of the whole window. Windows end at the chunk's ends.
     """
-    words, sentences, state = subsample_words(tokens, kept, np.uint64(seed))
+    words, sentences, state = subsample_words(tokens, keep, np.uint64(seed))
     count = len(words)
-    around = np.empty((count, 2 * window), np.int32)
+    contexts = np.empty((count, 2 * window), np.int32)
     counts = np.zeros(count, np.int32)
     noise = np.empty((count, negatives), np.int32)
-    for place in range(count):
-        reach = window
+    for position in range(count):
+        half_width = window
         if random_contexts == 0:
             random, state = splitmix_uniform(state)
-            reach = 1 + int(random * window)
-        here = 0
-        for other in range(max(0, place - reach), min(count, place + reach + 1)):
-            if other != place and sentences[other] == sentences[place]:
-                around[place, here] = words[other]
-                here += 1
-        for chosen in range(min(random_contexts, here)):
+            half_width = 1 + int(random * window)
+        size = 0
+        for other in range(max(0, position - half_width), min(count, position + half_width + 1)):
+            if other != position and sentences[other] == sentences[position]:
+                contexts[position, size] = words[other]
+                size += 1
+        for slot in range(min(random_contexts, size)):
             random, state = splitmix_uniform(state)
-            swapped = chosen + int(random * (here - chosen))
-            word = around[place, chosen]
-            around[place, chosen] = around[place, swapped]
-            around[place, swapped] = word
-        counts[place] = min(random_contexts, here) if random_contexts > 0 else here
+            swapped = slot + int(random * (size - slot))
+            word = contexts[position, slot]
+            contexts[position, slot] = contexts[position, swapped]
+            contexts[position, swapped] = word
+        counts[position] = min(random_contexts, size) if random_contexts > 0 else size
         for i in range(negatives):
             random, state = splitmix_uniform(state)
             scaled = random * len(stay)
             cell = int(scaled)
-            noise[place, i] = cell if scaled - cell < stay[cell] else alias[cell]
-    return words, around, counts, noise
+            noise[position, i] = cell if scaled - cell < stay[cell] else alias[cell]
+    return words, contexts, counts, noise
 
 
 @fast_compiled
@@ -155,32 +155,63 @@ def _dot(one: Floats, other: Floats) -> np.float32:
 
 
 @fast_compiled
-def _wrong(score: np.float32, target: bool) -> np.float32:
+def _score_gradient(score: np.float32, is_target: bool) -> np.float32:
     """Negative gradient of the loss by the score: label - σ(score)."""
     probability = np.float32(1.0) / (np.float32(1.0) + math.exp(-score))
-    return np.float32(1.0) - probability if target else -probability
+    return np.float32(1.0) - probability if is_target else -probability
 
 
 @fast_compiled
-def _lost(score: np.float32, target: bool) -> float:
+def _logistic_loss(score: np.float32, is_target: bool) -> float:
     """Logistic loss -log σ(±score), without overflow."""
-    away = -score if target else score
-    above = float(away) if away > 0.0 else 0.0
-    return above + math.log1p(math.exp(-abs(away)))
+    margin = -score if is_target else score
+    positive_part = float(margin) if margin > 0.0 else 0.0
+    return positive_part + math.log1p(math.exp(-abs(margin)))
 
 
 @fast_compiled
-def _step_both(output: Floats, hidden: Floats, wrong: np.float32, back: Floats) -> None:
+def _update_pair(
+    output: Floats, hidden: Floats, gradient: np.float32, hidden_gradient: Floats
+) -> None:
     """Accumulate the gradient of the hidden vector, then update the output vector."""
     for d in range(output.shape[0]):
-        back[d] += wrong * output[d]
-        output[d] += wrong * hidden[d]
+        hidden_gradient[d] += gradient * output[d]
+        output[d] += gradient * hidden[d]
+
+
+@fast_compiled
+def _negative_sampling_update(
+    hidden: Floats,
+    outputs: Floats,
+    ids: Ids,
+    scores: Floats,
+    hidden_gradient: Floats,
+    rate: np.float32,
+    loss: float,
+    measured: bool,
+) -> float:
+    """One SGD step of the outputs `ids`, the word and its negatives, given the hidden vector.
+
+    All scores are computed before any update. Fills `hidden_gradient`; returns `loss`, to which
+    that of this step is added if it is `measured`.
+    """
+    for i in range(len(ids)):
+        scores[i] = _dot(hidden, outputs[ids[i]])
+    if measured:
+        for i in range(len(ids)):
+            loss += _logistic_loss(scores[i], i == 0)
+    hidden_gradient[:] = 0.0
+    for i in range(len(ids)):
+        scores[i] = _score_gradient(scores[i], i == 0) * rate
+    for i in range(len(ids)):
+        _update_pair(outputs[ids[i]], hidden, scores[i], hidden_gradient)
+    return loss
 
 
 @fast_compiled
 def skipgram_step(
     words: Ids,
-    around: Ids,
+    contexts: Ids,
     counts: Ids,
     noise: Ids,
     inputs: Floats,
@@ -194,86 +225,74 @@ def skipgram_step(
     """
     candidates = noise.shape[1] + 1
     ids = np.empty(candidates, np.int32)
-    wrong = np.empty(candidates, np.float32)
-    back = np.empty(inputs.shape[1], np.float32)
-    lost, looked = 0.0, 0
-    for place in range(len(words)):
-        ids[0] = words[place]
-        ids[1:] = noise[place]
-        for j in range(counts[place]):
-            hidden = inputs[around[place, j]]
-            for i in range(candidates):
-                wrong[i] = _dot(hidden, outputs[ids[i]])
-            if place % LOSS_SAMPLE == 0:
-                looked += 1
-                for i in range(candidates):
-                    lost += _lost(wrong[i], i == 0)
-            back[:] = 0.0
-            for i in range(candidates):
-                wrong[i] = _wrong(wrong[i], i == 0) * rate
-            for i in range(candidates):
-                _step_both(outputs[ids[i]], hidden, wrong[i], back)
+    scores = np.empty(candidates, np.float32)
+    hidden_gradient = np.empty(inputs.shape[1], np.float32)
+    loss, loss_count = 0.0, 0
+    for position in range(len(words)):
+        ids[0] = words[position]
+        ids[1:] = noise[position]
+        for j in range(counts[position]):
+            hidden = inputs[contexts[position, j]]
+            measured = position % LOSS_SAMPLE == 0
+            loss_count += measured
+            loss = _negative_sampling_update(
+                hidden, outputs, ids, scores, hidden_gradient, rate, loss, measured
+            )
             for d in range(hidden.shape[0]):
-                hidden[d] += back[d]
-    return lost, looked
+                hidden[d] += hidden_gradient[d]
+    return loss, loss_count
 
 
 @fast_compiled
 def cbow_step(
     words: Ids,
-    around: Ids,
+    contexts: Ids,
     counts: Ids,
     noise: Ids,
     inputs: Floats,
     outputs: Floats,
     rate: np.float32,
     mean: bool,
-    whole: bool,
+    full_gradient: bool,
 ) -> tuple[float, int]:
     """CBOW: an SGD step on each (mean or sum of the context, word and negatives).
 
-    With `whole` each context word moves by the gradient of the mean, not by its share of that.
+    With `full_gradient` each context word moves by the gradient of the mean, not by its share.
     """
     candidates = noise.shape[1] + 1
     ids = np.empty(candidates, np.int32)
-    wrong = np.empty(candidates, np.float32)
+    scores = np.empty(candidates, np.float32)
     hidden = np.empty(inputs.shape[1], np.float32)
-    back = np.empty(inputs.shape[1], np.float32)
-    lost, looked = 0.0, 0
-    for place in range(len(words)):
-        if counts[place] == 0:
+    hidden_gradient = np.empty(inputs.shape[1], np.float32)
+    loss, loss_count = 0.0, 0
+    for position in range(len(words)):
+        if counts[position] == 0:
             continue
-        ids[0] = words[place]
-        ids[1:] = noise[place]
-        scale = np.float32(1.0 / counts[place]) if mean else np.float32(1.0)
-        share = np.float32(1.0) if whole else scale
+        ids[0] = words[position]
+        ids[1:] = noise[position]
+        scale = np.float32(1.0 / counts[position]) if mean else np.float32(1.0)
+        share = np.float32(1.0) if full_gradient else scale
         hidden[:] = 0.0
-        for j in range(counts[place]):
-            vector = inputs[around[place, j]]
+        for j in range(counts[position]):
+            vector = inputs[contexts[position, j]]
             for d in range(hidden.shape[0]):
                 hidden[d] += scale * vector[d]
-        for i in range(candidates):
-            wrong[i] = _dot(hidden, outputs[ids[i]])
-        if place % LOSS_SAMPLE == 0:
-            looked += 1
-            for i in range(candidates):
-                lost += _lost(wrong[i], i == 0)
-        back[:] = 0.0
-        for i in range(candidates):
-            wrong[i] = _wrong(wrong[i], i == 0) * rate
-        for i in range(candidates):
-            _step_both(outputs[ids[i]], hidden, wrong[i], back)
-        for j in range(counts[place]):
-            vector = inputs[around[place, j]]
+        measured = position % LOSS_SAMPLE == 0
+        loss_count += measured
+        loss = _negative_sampling_update(
+            hidden, outputs, ids, scores, hidden_gradient, rate, loss, measured
+        )
+        for j in range(counts[position]):
+            vector = inputs[contexts[position, j]]
             for d in range(hidden.shape[0]):
-                vector[d] += share * back[d]
-    return lost, looked
+                vector[d] += share * hidden_gradient[d]
+    return loss, loss_count
 
 
 @fast_compiled
 def product_cbow_step(
     words: Ids,
-    around: Ids,
+    contexts: Ids,
     counts: Ids,
     noise: Ids,
     inputs: Floats,
@@ -281,34 +300,34 @@ def product_cbow_step(
     rate: np.float32,
 ) -> tuple[float, int]:
     """Product CBOW, P = Π_j σ(o · x_j): an SGD step on each word and each of its negatives."""
-    width, most = inputs.shape[1], around.shape[1]
-    shares = np.empty(most, np.float32)
-    before = np.empty((most, width), np.float32)
-    lost, looked = 0.0, 0
-    for place in range(len(words)):
-        if counts[place] == 0:
+    width, max_contexts = inputs.shape[1], contexts.shape[1]
+    shares = np.empty(max_contexts, np.float32)
+    old_inputs = np.empty((max_contexts, width), np.float32)
+    loss, loss_count = 0.0, 0
+    for position in range(len(words)):
+        if counts[position] == 0:
             continue
         for i in range(noise.shape[1] + 1):
-            output = outputs[words[place] if i == 0 else noise[place, i - 1]]
-            logs = 0.0
-            for j in range(counts[place]):
-                before[j] = inputs[around[place, j]]
-                score = _dot(before[j], output)
-                logs -= _lost(score, True)
-                shares[j] = _wrong(score, True)  # 1 - σ
-            whole = min(math.exp(logs), 0.999999)
-            if place % LOSS_SAMPLE == 0:
-                looked += i == 0
-                lost -= logs if i == 0 else math.log1p(-whole)
+            output = outputs[words[position] if i == 0 else noise[position, i - 1]]
+            log_prob = 0.0
+            for j in range(counts[position]):
+                old_inputs[j] = inputs[contexts[position, j]]
+                score = _dot(old_inputs[j], output)
+                log_prob -= _logistic_loss(score, True)
+                shares[j] = _score_gradient(score, True)  # 1 - σ
+            prob = min(math.exp(log_prob), 0.999999)
+            if position % LOSS_SAMPLE == 0:
+                loss_count += i == 0
+                loss -= log_prob if i == 0 else math.log1p(-prob)
             # d log P = Σ_j (1 - σ_j) d(o · x_j), and d log(1 - P) = -P/(1 - P) d log P.
-            push = rate if i == 0 else -rate * whole / (1.0 - whole)
-            for j in range(counts[place]):
-                vector = inputs[around[place, j]]
-                wrong = np.float32(push * shares[j])
+            step_size = rate if i == 0 else -rate * prob / (1.0 - prob)
+            for j in range(counts[position]):
+                vector = inputs[contexts[position, j]]
+                gradient = np.float32(step_size * shares[j])
                 for d in range(width):
-                    vector[d] += wrong * output[d]
-            for j in range(counts[place]):
-                wrong = np.float32(push * shares[j])
+                    vector[d] += gradient * output[d]
+            for j in range(counts[position]):
+                gradient = np.float32(step_size * shares[j])
                 for d in range(width):
-                    output[d] += wrong * before[j, d]
-    return lost, looked
+                    output[d] += gradient * old_inputs[j, d]
+    return loss, loss_count

@@ -1,4 +1,4 @@
-"""Denoising encoder-decoders (BART, PEGASUS, PALM): shared settings and builders."""
+"""Denoising encoder-decoders (BART, PEGASUS, PALM): shared settings, special tokens, builders."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from torch import nn
 from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
 from lmlab.backbones.pointer_encoder_decoder import PointerEncoderDecoder, TwoOutputEncoderDecoder
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.pointer import Pointer
-from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.denoising_seq2seq import DenoisingPointerGenerator, DenoisingSeq2Seq
 from lmlab.objectives.denoising_base import (
     DenoisingObjective,
@@ -18,11 +16,12 @@ from lmlab.objectives.denoising_base import (
     SentenceSplitter,
 )
 from lmlab.zoo._transformer import (
-    DecoderConfig,
+    add_pointer,
     make_encoder_decoder,
     make_softmax,
     make_token_embedding,
 )
+from lmlab.zoo._transformer_config import DecoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class DenoisingConfig(DecoderConfig):
     """Share of the texts whose source is a single <mask> and whose target is the whole text: the
     condition under which texts are scored."""
     mask: int | None = field(default=None, metadata={"at_least": 0})
-    """Id of the mask token; None for the tokeniser's own."""
+    """Id of the mask token; None for the tokenizer's own."""
     decoder_prefix: tuple[int, ...] = ()
     """Ids of the decoder prefix; empty for the start token."""
     source_has_start: bool = True
@@ -58,8 +57,8 @@ def make_special_tokens(config: DenoisingConfig, vocabulary: Vocabulary) -> Deno
     return DenoisingSpecialTokens.from_vocabulary(
         vocabulary,
         mask=config.mask,
-        opening=config.decoder_prefix,
-        source_start=config.source_has_start,
+        decoder_prefix=config.decoder_prefix,
+        source_has_start=config.source_has_start,
     )
 
 
@@ -81,12 +80,10 @@ def make_denoising_encoder_decoder(
     config: DenoisingConfig, tokens: nn.Embedding, vocabulary: Vocabulary, *, copies: bool
 ) -> TwoOutputEncoderDecoder:
     """Encoder-decoder with outputs at both stacks; a pointer network if `copies`."""
-    made = make_backbone(config, tokens)
+    backbone = make_backbone(config, tokens)
     if not copies:
-        return TwoOutputEncoderDecoder(made.encoder, made.decoder)
-    pointer = Pointer(config.width)
-    init_transformer_weights(pointer, config.width)
-    return PointerEncoderDecoder(made.encoder, made.decoder, pointer, vocabulary)
+        return TwoOutputEncoderDecoder(backbone.encoder, backbone.decoder)
+    return add_pointer(backbone, vocabulary)
 
 
 def make_denoising_seq2seq(

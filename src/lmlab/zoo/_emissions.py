@@ -1,4 +1,4 @@
-"""Registry of emissions (output layers) by name; any backbone with vector outputs takes them."""
+"""Output layers (emissions) by name: softmax, cosine, RBF, Hamming, mixtures, MoS; builder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from torch import nn
 from lmlab.core.errors import unknown_name
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.cosine_softmax import CosineSoftmax
 from lmlab.emissions.hamming import Hamming, HammingLowest
 from lmlab.emissions.mixture import CosineMixtureStates, MixtureEmission, MixtureStates
 from lmlab.emissions.mixture_of_softmaxes import MixtureOfSoftmaxes
-from lmlab.emissions.rbf import RadialBasis
-from lmlab.emissions.softmax import Softmax
+from lmlab.emissions.softmax import CosineSoftmax, RadialBasis, Softmax
 
 EmissionName = Literal[
     "softmax",

@@ -1,4 +1,4 @@
-"""Energy-based models: shared settings and builders."""
+"""Energy-based models (ebm, residual_ebm): shared settings; encoder, energy head, corruptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from lmlab.objectives.corruption_nce import (
     ngram_membership,
 )
 from lmlab.objectives.objective_interfaces import EnergyPooling
-from lmlab.zoo._transformer import TransformerConfig, make_transformer
+from lmlab.zoo._transformer import make_transformer
+from lmlab.zoo._transformer_config import TransformerConfig
 
 EnergyName = Literal["inner-product", "linear", "squared"]
 CorruptionName = Literal["uniform", "unigram", "proposals"]

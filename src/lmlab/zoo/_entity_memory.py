@@ -1,4 +1,4 @@
-"""Entity memory models (EaE, FaE): shared settings and builders."""
+"""Entities as Experts, Facts as Experts (entity memory): shared settings and builders."""
 
 from __future__ import annotations
 
@@ -8,38 +8,22 @@ from typing import Any
 from torch import nn
 
 from lmlab.backbones.memory_transformer import MemoryTransformer
+from lmlab.core.entity_memory import HiddenMemory
 from lmlab.core.errors import UserError
-from lmlab.core.hidden_memory import HiddenMemory
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.knowledge_base import KnowledgeBase
-from lmlab.knowledge.memory_layers import EntityMemory, EntityPrediction, FactMemory
-from lmlab.layers.weight_init import init_transformer_weights
-from lmlab.models.entity_memory import EntitiesAsExperts, FactsAsExperts
+from lmlab.knowledge.memory_layers import EntityMemory
 from lmlab.objectives.entity_masking import EntityMaskingObjective
-from lmlab.objectives.masking.token_masking import require_mask_token
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    TransformerConfig,
-    make_embedding,
-    make_norm,
-    make_softmax,
-    make_stack,
-    make_token_embedding,
-)
+from lmlab.zoo import _transformer as parts
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, BERTEncoderConfig, make_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntityConfig(TransformerConfig):
+class EntityConfig(BERTEncoderConfig):
     """Settings of a masked language model with an entity memory."""
 
     layers: int = field(default=6, metadata={"at_least": 2})
     """Number of layers; the memory is between two of them."""
-    pre_norm: bool = False
-    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
-    embedding_norm: bool = True
-    """Whether to normalise the embedding output."""
-    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """Epsilon of the norms, added to the variance."""
     memory_after: int = field(default=0, metadata={"at_least": 0})
     """Layer after which the entity memory is queried; 0 for a third of them (4 of 12)."""
     entity_width: int = field(default=0, metadata={"at_least": 0})
@@ -67,47 +51,22 @@ class EntityConfig(TransformerConfig):
 
 ENTITY_RECIPES = {
     **TRANSFORMER_RECIPES,
-    # Short sentences with a small vocabulary, such as capitals-told.
+    # Short sentences with a small vocabulary, such as capitals-annotated.
     "capitals": {
-        "learning_rate": 1e-3,
-        "schedule": "cosine",
+        **TRANSFORMER_RECIPES["glosses"],
         "warmup_steps": 100,
         "tokens_per_batch": 1024,
-        "weight_decay": 0.01,
-        "grad_clip": 1.0,
         "epochs": 30,
     },
 }
 
-
-def build_eae(
-    config: EntityConfig, vocabulary: Vocabulary, knowledge: KnowledgeBase
-) -> EntitiesAsExperts:
-    """Entities as Experts: encoder with entity memory, entity prediction after the last layer."""
-    entities = make_entity_embedding(config, knowledge)
-    return EntitiesAsExperts(
-        **make_parts(
-            config, vocabulary, knowledge, entities, EntityPrediction(entities, config.width)
-        )
-    )
-
-
-def build_fae(
-    config: EntityConfig, vocabulary: Vocabulary, knowledge: KnowledgeBase
-) -> FactsAsExperts:
-    """Facts as Experts: EaE with a fact memory after the last layer."""
-    if not knowledge.facts:
-        raise UserError("a fact memory needs knowledge with facts, and this has none.")
-    entities = make_entity_embedding(config, knowledge)
-    facts = FactMemory(
-        entities,
-        len(knowledge.relations),
-        knowledge.objects,
-        config.width,
-        mask=require_mask_token(vocabulary),
-        nearest=config.top_k,
-    )
-    return FactsAsExperts(**make_parts(config, vocabulary, knowledge, entities, facts))
+ENTITY_SIZES = make_sizes(
+    EntityConfig,
+    # Pre-norm, which trains at the test suite's learning rate.
+    tiny={"width": 12, "pre_norm": True},
+    small={"width": 128},
+    base={"entity_width": 256},
+)
 
 
 def make_entity_embedding(config: EntityConfig, knowledge: KnowledgeBase) -> nn.Embedding:
@@ -131,30 +90,30 @@ def make_parts(
     vocabulary: Vocabulary,
     knowledge: KnowledgeBase,
     entities: nn.Embedding,
-    last: HiddenMemory,
+    final_memory: HiddenMemory,
 ) -> dict[str, Any]:
     """Constructor arguments of such a system; `last` is queried after the last layer."""
-    tokens = make_token_embedding(config, vocabulary)
+    tokens = parts.make_token_embedding(config, vocabulary)
     frame = (vocabulary.pad, vocabulary.start, vocabulary.end)
     memory = EntityMemory(
         entities,
         config.width,
-        norm=make_norm(config),
-        nearest=config.top_k,
+        norm=parts.make_norm(config),
+        top_k=config.top_k,
         special=[token for token in frame if token is not None],
     )
     backbone = MemoryTransformer(
-        make_embedding(config, tokens),
-        make_stack(config),
-        {config.memory_layer: memory, config.layers: last},
+        parts.make_embedding(config, tokens),
+        parts.make_stack(config),
+        {config.memory_layer: memory, config.layers: final_memory},
         width=config.width,
     )
-    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
-    initialise_entity_norms(memory, last)
+    parts.initialised(config, backbone)
+    initialise_entity_norms(memory, final_memory)
     return {
         "vocabulary": vocabulary,
         "backbone": backbone,
-        "emission": make_softmax(config, vocabulary, tokens, bias=True, head=True),
+        "emission": parts.make_softmax(config, vocabulary, tokens, bias=True, head=True),
         "objective": EntityMaskingObjective(
             vocabulary, rate=config.rate, mention_rate=config.mention_rate
         ),

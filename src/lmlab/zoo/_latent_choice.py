@@ -1,4 +1,4 @@
-"""Latent-choice language models (parents, windows, slots): shared settings and builders."""
+"""Next-word models with a latent source word, window or attention: shared settings and builders."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from lmlab.backbones.latent_choice import LatentChoiceBackbone
+from lmlab.backbones.latent_parents import LatentParents, ParentPrior, TypedTransitions
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.models.causal_lm import LatentChoiceLM
 from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._next_token import SHORT_SENTENCES, small_embedding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,25 +26,29 @@ class LatentChoiceConfig:
     """Dropout rate of embeddings."""
 
 
-LATENT_CHOICE_RECIPES = {
-    # The recipe of `window`, so that only the model differs.
-    "multi30k": {
-        "dropout": 0.4,
-        "learning_rate": 4e-3,
-        "schedule": "cosine",
-        "warmup_steps": 100,
-        "tokens_per_batch": 1200,
-        "weight_decay": 0.01,
-        "epochs": 20,
-    }
-}
+@dataclass(frozen=True, kw_only=True)
+class LearnedPriorConfig(LatentChoiceConfig):
+    """Settings of a latent-parent model with a learned prior."""
+
+    length: int = field(default=32, metadata={"at_least": 2})
+    """Positions with their own prior; later ones share the last, over `length` words."""
+
+
+# The recipe of `window`, so that only the model differs.
+LATENT_CHOICE_RECIPES = {"multi30k": {"dropout": 0.4, **SHORT_SENTENCES}}
 
 
 def new_embedding(config: LatentChoiceConfig, vocabulary: Vocabulary) -> nn.Embedding:
     """Embedding with vectors of expected norm 1, as in `window`."""
-    embedding = nn.Embedding(vocabulary.size, config.width)
-    nn.init.normal_(embedding.weight, std=config.width**-0.5)
-    return embedding
+    return small_embedding(vocabulary.size, config.width)
+
+
+def make_latent_parents(
+    config: LatentChoiceConfig, embedding: nn.Embedding, prior: ParentPrior, *, types: int = 1
+) -> LatentParents:
+    """Latent-parent backbone with one transition matrix for each of the types."""
+    transitions = TypedTransitions(config.width, types)
+    return LatentParents(embedding, prior, transitions, dropout=config.dropout)
 
 
 def build_latent_choice_lm(

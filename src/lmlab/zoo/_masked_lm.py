@@ -1,4 +1,4 @@
-"""Masked language models (BERT and its variants): shared settings and builders."""
+"""BERT-like masked LMs (masking, sentence pairs, packing): shared settings and builders."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lmlab.core.errors import UserError
+from lmlab.core.parts import Backbone
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.masked_lm import BERT
+from lmlab.emissions.softmax import Softmax
+from lmlab.models.masked_lm import BERT, MaskedLM
 from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.masking.mention_units import MentionUnits
 from lmlab.objectives.masking.token_masking import (
+    IndependentMasking,
     MaskingStrategy,
     MaskReplacement,
     StaticMasking,
@@ -25,12 +28,8 @@ from lmlab.objectives.sentence_pairs import (
     SentencePairTask,
 )
 from lmlab.objectives.span_boundary import SpanBoundaryObjective
-from lmlab.zoo._transformer import (
-    TransformerConfig,
-    make_softmax,
-    make_token_embedding,
-    make_transformer,
-)
+from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_transformer
+from lmlab.zoo._transformer_config import BERTEncoderConfig
 
 SentencePairName = Literal["next", "order", "none"]
 SENTENCE_PAIR_TASKS: dict[str, type[SentencePairTask]] = {
@@ -40,15 +39,9 @@ SENTENCE_PAIR_TASKS: dict[str, type[SentencePairTask]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLMConfig(MaskedLossConfig, TransformerConfig):
+class MaskedLMConfig(MaskedLossConfig, BERTEncoderConfig):
     """Settings of a masked language model."""
 
-    pre_norm: bool = False
-    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
-    embedding_norm: bool = True
-    """Whether to normalise the embedding output."""
-    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """Epsilon of the norms, added to the variance."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Masking rate: share of the tokens that are masked and predicted."""
     masking: Literal["static", "dynamic"] = "static"
@@ -93,40 +86,42 @@ class SentencePairConfig(MaskedLMConfig):
 def build_masked_lm(
     config: MaskedLMConfig,
     vocabulary: Vocabulary,
-    choice: MaskingStrategy,
+    masking: MaskingStrategy | None = None,
     *,
     units: WordUnits | MentionUnits | None = None,
     spans_together: bool = False,
-    span_places: int = 0,
+    sbo_positions: int = 0,
 ) -> BERT:
-    """Build a BERT-style masked LM with the masking strategy `choice`.
+    """Build a BERT-style masked LM with the given masking strategy, else independent masking.
 
-    `units` are set up by the tokeniser; `spans_together` replaces all tokens of a span alike;
-    `span_places` > 0 adds the span boundary objective with that many position embeddings.
+    `units` are set up by the tokenizer; `spans_together` replaces all tokens of a span alike;
+    `sbo_positions` > 0 adds the span boundary objective with that many position embeddings.
     """
     require_mask_token(vocabulary)
     tokens = make_token_embedding(config, vocabulary)
     backbone = make_transformer(config, tokens)
     emission = make_softmax(config, vocabulary, tokens, bias=True, head=True)
     boundary = None
-    if span_places:
-        outside = make_softmax(config, vocabulary, tokens, bias=True)
-        boundary = SpanBoundaryObjective(config.width, outside, places=span_places)
-    paired = SENTENCE_PAIR_TASKS.get(config.pairs)
-    several = FullSentences(length=config.length, pad=vocabulary.pad)
+    if sbo_positions:
+        boundary_softmax = make_softmax(config, vocabulary, tokens, bias=True)
+        boundary = SpanBoundaryObjective(
+            config.width, boundary_softmax, max_positions=sbo_positions
+        )
+    pair_task = SENTENCE_PAIR_TASKS.get(config.pairs)
+    packing = FullSentences(length=config.length, pad=vocabulary.pad)
     objective = BERTObjective(
         vocabulary,
-        choice,
+        masking or IndependentMasking(config.rate),
         MaskReplacement(vocabulary=vocabulary, per_span=spans_together),
         repeats=make_static_masking(config),
-        full_sentences=several if config.full_sentences else None,
-        pairs=None if paired is None else paired(config.width, vocabulary),
+        full_sentences=packing if config.full_sentences else None,
+        pairs=None if pair_task is None else pair_task(config.width, vocabulary),
         boundary=boundary,
         units=units,
     )
     system = BERT(vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective)
     # A pair has one more special token.
-    system.window = config.length - (1 if paired is None else 2)
+    system.window = config.length - (1 if pair_task is None else 2)
     return system
 
 
@@ -135,3 +130,18 @@ def make_static_masking(config: MaskedLMConfig) -> StaticMasking | None:
     if config.masking == "dynamic":
         return None
     return StaticMasking(seed=config.masking_seed, duplicates=config.duplicates)
+
+
+def assemble_masked_lm(
+    vocabulary: Vocabulary, backbone: Backbone, emission: Softmax, *, rate: float, length: int
+) -> MaskedLM:
+    """Masked LM of single texts with BERT's independent masking, over any encoder."""
+    masking, replacement = IndependentMasking(rate), MaskReplacement(vocabulary=vocabulary)
+    system = MaskedLM(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=emission,
+        objective=BERTObjective(vocabulary, masking, replacement),
+    )
+    system.window = length - 1
+    return system

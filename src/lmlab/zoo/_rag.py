@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
-from lmlab.backbones.pointer_encoder_decoder import PointerEncoderDecoder
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.pointer import Pointer
-from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.rag import RAG
 from lmlab.models.seq2seq import EncoderDecoderLM, PointerGenerator
 from lmlab.objectives.conditional_lm import ConditionalLM
@@ -21,12 +17,12 @@ from lmlab.retrieval.dense_index import IndexKind
 from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Documents
 from lmlab.zoo._transformer import (
-    DecoderConfig,
-    PositionName,
+    add_pointer,
     make_encoder_decoder,
     make_softmax,
     make_token_embedding,
 )
+from lmlab.zoo._transformer_config import DecoderConfig, PositionName, make_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,27 +58,12 @@ class RagConfig(DecoderConfig):
     paper's generator, learned copying in pre-training; a small generator has not."""
 
 
-TINY: dict[str, Any] = {
-    "width": 16,
-    "layers": 1,
-    "heads": 2,
-    "length": 64,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "retrieved": 2,
-    "document_length": 16,
-    "retriever_width": 32,
-}
-"""Size for tests."""
-LARGE: dict[str, Any] = {
-    "width": 768,
-    "layers": 6,
-    "heads": 12,
-    "length": 512,
-    "document_length": 256,
-    "positions": "learned",
-}
-"""A generator of BART-base size."""
+RAG_SIZES = make_sizes(
+    RagConfig,
+    tiny={"layers": 1, "retrieved": 2, "document_length": 16, "retriever_width": 32},
+    # A generator of BART-base size.
+    base={"layers": 6, "document_length": 256, "positions": "learned"},
+)
 
 
 def make_rag(
@@ -108,13 +89,13 @@ def make_rag(
         retriever.freeze()
     return RAG(
         vocabulary=vocabulary,
-        writer=make_rag_generator(config, vocabulary),
+        generator=make_rag_generator(config, vocabulary),
         retriever=retriever,
         memory=DocumentMemory(
             documents,
             vocabulary,
             width=retriever.width,
-            longest=config.document_length,
+            max_document_length=config.document_length,
             kind=config.index,
         ),
         marginal=marginal,
@@ -128,21 +109,14 @@ def make_rag_generator(config: RagConfig, vocabulary: Vocabulary) -> EncoderDeco
     backbone = make_encoder_decoder(config, tokens, decoder_layers=config.decoder_layers or None)
     kind: type[EncoderDecoderLM] = EncoderDecoderLM
     if config.copy_mechanism:
-        kind, backbone = PointerGenerator, make_pointer_generator(config, backbone, vocabulary)
-    writer = kind(
+        kind = PointerGenerator
+        backbone = add_pointer(backbone, vocabulary)
+    generator = kind(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=ConditionalLM(vocabulary),
     )
     # The encoder input includes the start and end tokens.
-    writer.window = config.length - 1
-    return writer
-
-
-def make_pointer_generator(
-    config: RagConfig, backbone: TransformerEncoderDecoder, vocabulary: Vocabulary
-) -> TransformerEncoderDecoder:
-    pointer = Pointer(config.width)
-    init_transformer_weights(pointer, config.width)
-    return PointerEncoderDecoder(backbone.encoder, backbone.decoder, pointer, vocabulary)
+    generator.window = config.length - 1
+    return generator

@@ -1,10 +1,10 @@
-"""Recurrent language models: shared settings, recipes and builders."""
+"""Recurrent LMs: cells by name (RNN, LSTM, GRU, variants), shared settings, recipes and builder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from torch import nn
 
@@ -30,6 +30,7 @@ from lmlab.models.initial_state_mixture import InitialStateMixtureLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.sampled_losses import NextTokenLossConfig
 from lmlab.zoo._emissions import EmissionName, build_emission
+from lmlab.zoo._next_token import SHORT_SENTENCES, uniform_embedding
 
 CellName = Literal[
     "rnn",
@@ -108,33 +109,34 @@ class RecurrentMixtureConfig(RecurrentConfig):
     """W, learned initial states, summed out exactly; 0 for a fixed zero state."""
 
 
+ConfigType = TypeVar("ConfigType", bound=RecurrentConfig)
 ON_SPHERE = ("sphere", "sphere-mixture")
 """Cosine emissions, with which input embeddings are normalised too."""
 
-RECURRENT_SIZES = {
-    "tiny": RecurrentConfig(width=16, dropout=0.0),
-    "small": RecurrentConfig(),
-    "base": RecurrentConfig(width=650, layers=2, dropout=0.5, tied=True),
-}
 
-RECURRENT_MIXTURE_SIZES = {
-    "tiny": RecurrentMixtureConfig(width=16, states=12, starts=3, dropout=0.0),
-    "small": RecurrentMixtureConfig(),
-    "base": RecurrentMixtureConfig(width=512, states=1000, dropout=0.5, tied=True),
-}
+def make_recurrent_sizes(config: type[ConfigType]) -> dict[str, ConfigType]:
+    return {
+        "tiny": config(width=16, dropout=0.0),
+        "small": config(),
+        "base": config(width=650, layers=2, dropout=0.5, tied=True),
+    }
+
+
+def make_recurrent_mixture_sizes(
+    config: type[ConfigType], *, tiny_starts: int = 1
+) -> dict[str, ConfigType]:
+    return {
+        "tiny": config(width=16, states=12, starts=tiny_starts, dropout=0.0),
+        "small": config(),
+        "base": config(width=512, states=1000, dropout=0.5, tied=True),
+    }
+
+
+RECURRENT_SIZES = make_recurrent_sizes(RecurrentConfig)
+RECURRENT_MIXTURE_SIZES = make_recurrent_mixture_sizes(RecurrentMixtureConfig, tiny_starts=3)
 
 RECURRENT_RECIPES = {
-    # Short sentences; results on multi30k-l20 in docs/results.md.
-    "multi30k": {
-        "tied": True,
-        "dropout": 0.4,
-        "learning_rate": 4e-3,
-        "schedule": "cosine",
-        "warmup_steps": 100,
-        "tokens_per_batch": 1200,
-        "weight_decay": 0.01,
-        "epochs": 20,
-    },
+    "multi30k": {"tied": True, "dropout": 0.4, **SHORT_SENTENCES},
     # As wide as the small LSTM of Zaremba et al. 2014, with one layer instead of two.
     "ptb": {
         "width": 200,
@@ -164,7 +166,7 @@ RECURRENT_MIXTURE_RECIPES = {
 }
 
 
-def build_recurrent(
+def build_rnn_lm(
     config: RecurrentConfig,
     vocabulary: Vocabulary,
     cell: Callable[[int, int], RecurrentCell],
@@ -175,34 +177,34 @@ def build_recurrent(
 
     `emission` builds one from the tied embedding (or None), overriding the config's.
     """
-    embedding = _embedding(config, vocabulary)
+    embedding = embedding_for(config.emission, vocabulary.size, config.width)
     cells = [cell(config.width, config.width) for _ in range(config.layers)]
     tied = embedding if config.tied else None
     # A softmax relies on the backbone's output dropout; other emissions apply their own.
-    inside = config.emission != "softmax"
-    made = (
+    emission_drops = config.emission != "softmax"
+    output_layer = (
         build_emission(
             config.emission,
             config.width,
             vocabulary,
             tied=tied,
             states=config.states,
-            dropout=config.dropout if inside else 0.0,
+            dropout=config.dropout if emission_drops else 0.0,
         )
         if emission is None
         else emission(tied)
     )
-    output = nn.Identity() if inside else None
+    output = nn.Identity() if emission_drops else None
     backbone = Recurrent(embedding, cells, config.dropout, output=output)
     parts: dict[str, Any] = {
         "vocabulary": vocabulary,
         "backbone": backbone,
-        "emission": made,
+        "emission": output_layer,
         "objective": NextToken(),
     }
     if config.starts:
         return InitialStateMixtureLM(starts=config.starts, **parts)
-    if not all(each.can_leave_zero for each in cells):
+    if not all(layer.can_leave_zero for layer in cells):
         raise UserError(
             "with these switches off a state that starts at zero stays zero; learn the initial "
             "state (--set starts=1), or turn more of them on."
@@ -210,10 +212,7 @@ def build_recurrent(
     return AutoregressiveLM(**parts)
 
 
-def _embedding(config: RecurrentConfig, vocabulary: Vocabulary) -> nn.Embedding:
-    if config.emission in ON_SPHERE:
-        return SphereEmbedding(vocabulary.size, config.width)
-    embedding = nn.Embedding(vocabulary.size, config.width)
-    # Small vectors: torch's unit normals make the first steps of a softmax model unstable.
-    nn.init.uniform_(embedding.weight, -0.1, 0.1)
-    return embedding
+def embedding_for(emission: EmissionName, size: int, width: int) -> nn.Embedding:
+    """Token embedding; normalised with a sphere emission."""
+    kind = SphereEmbedding if emission in ON_SPHERE else uniform_embedding
+    return kind(size, width)

@@ -18,6 +18,7 @@ from lmlab.models.latent_start_seq2seq import LatentStartSeq2Seq
 from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.objectives.conditional_lm import ConditionalLM
 from lmlab.objectives.sampled_losses import NextTokenLossConfig
+from lmlab.zoo._next_token import uniform_embedding
 
 Seq2SeqCellName = Literal["rnn", "lstm", "gru"]
 SEQ2SEQ_CELLS: dict[Seq2SeqCellName, type[RecurrentCell]] = {
@@ -78,9 +79,9 @@ MakeDecoder = Callable[[nn.Embedding, list[RecurrentCell]], RNNDecoder]
 def build_recurrent_seq2seq(
     config: RecurrentSeq2SeqConfig,
     vocabulary: Vocabulary,
-    make_writer: MakeDecoder,
+    make_decoder: MakeDecoder,
     *,
-    joined: bool,
+    wide_inputs: bool,
     source: Vocabulary | None,
 ) -> EncoderDecoderLM:
     """Encoder and the decoder built by `make_writer`, with inputs twice as wide if `joined`.
@@ -97,19 +98,19 @@ def build_recurrent_seq2seq(
             "shared=true does not apply to a source vocabulary of its own; remove it, or remove "
             "--source-tokenizer."
         )
-    writing = nn.Embedding(vocabulary.size, config.width)
-    # Small vectors: torch's unit normals make the first steps of a softmax model unstable.
-    nn.init.uniform_(writing.weight, -0.1, 0.1)
+    target_embedding = uniform_embedding(vocabulary.size, config.width)
     # Source embeddings enter no softmax, and train faster at unit scale.
-    reading = (
-        writing
+    source_embedding = (
+        target_embedding
         if config.shared_embeddings
         else nn.Embedding((source or vocabulary).size, config.width)
     )
-    inputs = config.width * (2 if joined else 1)
-    cells = _cells(config, config.width, first=inputs)
-    backbone = RNNEncoderDecoder(make_source_encoder(config, reading), make_writer(writing, cells))
-    emission = Softmax(config.width, vocabulary, tied=writing if config.tied else None)
+    inputs = config.width * (2 if wide_inputs else 1)
+    cells = _cells(config, config.width, input_width=inputs)
+    backbone = RNNEncoderDecoder(
+        make_source_encoder(config, source_embedding), make_decoder(target_embedding, cells)
+    )
+    emission = Softmax(config.width, vocabulary, tied=target_embedding if config.tied else None)
     parts: dict[str, Any] = {
         "vocabulary": vocabulary,
         "backbone": backbone,
@@ -122,14 +123,18 @@ def build_recurrent_seq2seq(
 
 
 def make_source_encoder(config: RecurrentSeq2SeqConfig, embedding: nn.Embedding) -> RNNEncoder:
-    each = config.width // 2 if config.bidirectional else config.width
-    there = _cells(config, each, first=config.width)
-    back = _cells(config, each, first=config.width) if config.bidirectional else []
+    width = config.width // 2 if config.bidirectional else config.width
+    forward_cells = _cells(config, width, input_width=config.width)
+    backward_cells = _cells(config, width, input_width=config.width) if config.bidirectional else []
     return RNNEncoder(
-        embedding, there, back, dropout=config.dropout, reversed_=config.reverse_source
+        embedding,
+        forward_cells,
+        backward_cells,
+        dropout=config.dropout,
+        reversed_=config.reverse_source,
     )
 
 
-def _cells(config: RecurrentSeq2SeqConfig, width: int, *, first: int) -> list[RecurrentCell]:
+def _cells(config: RecurrentSeq2SeqConfig, width: int, *, input_width: int) -> list[RecurrentCell]:
     cell = SEQ2SEQ_CELLS[config.cell]
-    return [cell(config.width if layer else first, width) for layer in range(config.layers)]
+    return [cell(config.width if layer else input_width, width) for layer in range(config.layers)]

@@ -1,10 +1,14 @@
-"""State-mixture models (remixes): shared settings and the recipe for short sentences."""
+"""Bigrams as mixtures of K latent states (aggregate Markov, remix): shared settings, recipes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from torch import nn
+
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.mixture import MixtureStates
+from lmlab.zoo._next_token import SHORT_SENTENCES, small_embedding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +47,13 @@ WINDOW_REMIX_SIZES = {
     "small": WindowRemixConfig(),
     "base": WindowRemixConfig(width=512, states=1000, dropout=0.5),
 }
-SHORT_SENTENCES = {
-    "learning_rate": 4e-3,
-    "schedule": "cosine",
-    "warmup_steps": 100,
-    "tokens_per_batch": 1200,
-    "weight_decay": 0.01,
-    "epochs": 20,
-}
 STATES_RECIPES = {"multi30k": SHORT_SENTENCES}
 REMIX_RECIPES = {"multi30k": {"dropout": 0.3, **SHORT_SENTENCES}}
 
 
-def small_embedding(size: int, width: int) -> nn.Embedding:
-    """Embedding with vectors of norm about 1; torch's unit normals make training unstable."""
-    embedding = nn.Embedding(size, width)
-    nn.init.normal_(embedding.weight, std=width**-0.5)
-    return embedding
+def make_tied_states(
+    config: StateMixtureConfig, vocabulary: Vocabulary
+) -> tuple[nn.Embedding, MixtureStates]:
+    """Input embedding, and K states with the same vectors as output embedding."""
+    embedding = small_embedding(vocabulary.size, config.width)
+    return embedding, MixtureStates(config.states, config.width, vocabulary, tied=embedding)

@@ -1,4 +1,4 @@
-"""Dense retrievers (DPR, REALM): shared settings and the bi-encoder."""
+"""Dense retrievers (DPR, REALM): shared settings; question and document encoders."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, ClassVar, Literal
 
 from lmlab.backbones.sentence_encoders import PooledTextEncoder, TextPooling
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._transformer import TransformerConfig, make_token_embedding, make_transformer
+from lmlab.zoo._transformer import make_token_embedding, make_transformer
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, BERTEncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetrieverConfig(TransformerConfig):
+class RetrieverConfig(BERTEncoderConfig):
     """Settings of a bi-encoder: a question encoder and a document encoder."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -20,12 +21,6 @@ class RetrieverConfig(TransformerConfig):
     """Number of layers."""
     length: int = field(default=128, metadata={"at_least": 4})
     """Maximum input length in tokens; longer documents are truncated."""
-    pre_norm: bool = False
-    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
-    embedding_norm: bool = True
-    """Whether to normalise the embedding output."""
-    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """Epsilon of the norms, added to the variance."""
     vector_width: int = field(default=128, metadata={"at_least": 0})
     """Size of text vectors; 0 for width, without a projection."""
     pooling: TextPooling = "mean"
@@ -43,7 +38,7 @@ class RetrieverConfig(TransformerConfig):
 
 RetrieverConfig.inherited_from_base = frozenset(spec.name for spec in fields(RetrieverConfig))
 
-TINY: dict[str, Any] = {
+RETRIEVER_TINY: dict[str, Any] = {
     "width": 12,
     "layers": 1,
     "heads": 2,
@@ -53,29 +48,20 @@ TINY: dict[str, Any] = {
     "attention_dropout": 0.0,
 }
 """Size for tests."""
-RETRIEVER_RECIPES = {
-    # WordNet's examples and glosses; results in benchmarks/dpr.py.
-    "glosses": {
-        "learning_rate": 1e-3,
-        "schedule": "cosine",
-        "warmup_steps": 200,
-        "tokens_per_batch": 8192,
-        "weight_decay": 0.01,
-        "grad_clip": 1.0,
-    }
-}
+# WordNet's examples and glosses; results in benchmarks/dpr.py.
+RETRIEVER_RECIPES = {"glosses": {**TRANSFORMER_RECIPES["glosses"], "tokens_per_batch": 8192}}
 
 
 def make_encoders(
     config: RetrieverConfig, vocabulary: Vocabulary
 ) -> tuple[PooledTextEncoder, PooledTextEncoder]:
     """Question encoder and document encoder."""
-    tokens = make_token_embedding(config, vocabulary)
-    other = (
-        tokens if config.shared_encoders == "tokens" else make_token_embedding(config, vocabulary)
-    )
-    first = make_transformer(config, tokens)
-    second = first if config.shared_encoders == "all" else make_transformer(config, other)
+    question_tokens = document_tokens = make_token_embedding(config, vocabulary)
+    if config.shared_encoders != "tokens":
+        document_tokens = make_token_embedding(config, vocabulary)
+    first = second = make_transformer(config, question_tokens)
+    if config.shared_encoders != "all":
+        second = make_transformer(config, document_tokens)
     questions, documents = (
         PooledTextEncoder(
             backbone, width=config.vector_width, pooling=config.pooling, length=config.vector_norm

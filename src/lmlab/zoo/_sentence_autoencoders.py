@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch import nn
 
 from lmlab.backbones.backbone_interfaces import LatentDecoder, SentenceEncoder
-from lmlab.backbones.latent_decoders import Bottleneck, FreeRunningDecoder, TeacherForcedDecoder
-from lmlab.backbones.sentence_encoders import ProjectedEncoder, ReverseRNNEncoder
+from lmlab.backbones.latent_decoders import (
+    Bottleneck,
+    FreeRunningDecoder,
+    ParallelDecoder,
+    TeacherForcedDecoder,
+)
+from lmlab.backbones.sentence_encoders import FlattenedEncoder, ProjectedEncoder, ReverseRNNEncoder
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.latent_distributions import (
@@ -18,13 +23,12 @@ from lmlab.inference.latent_distributions import (
     FullGaussian,
     LatentFamily,
 )
-from lmlab.layers.input_embedding import SphereEmbedding
 from lmlab.layers.noise import TokenNoise
 from lmlab.models.latent_variable import Autoencoder, VariationalAutoencoder
 from lmlab.objectives.elbo import ELBO, BoundName
 from lmlab.objectives.reconstruction import ReconstructionObjective
 from lmlab.zoo._emissions import EmissionName, build_emission
-from lmlab.zoo._recurrent import CellName, build_cell
+from lmlab.zoo._recurrent import CellName, build_cell, embedding_for
 
 LatentName = Literal["gaussian", "full-gaussian", "bernoulli"]
 
@@ -100,13 +104,23 @@ class FixedLengthAutoencoderConfig(SentenceAutoencoderConfig):
     """Maximum sentence length in tokens, <s> and </s> included."""
 
 
-def build_embedding(config: SentenceAutoencoderConfig, vocabulary: Vocabulary) -> nn.Embedding:
-    """Token embedding; normalised with a sphere emission."""
-    if "sphere" in config.emission:
-        return SphereEmbedding(vocabulary.size, config.width)
-    embedding = nn.Embedding(vocabulary.size, config.width)
-    nn.init.uniform_(embedding.weight, -0.1, 0.1)
-    return embedding
+ConfigType = TypeVar("ConfigType", bound=VAEConfig)
+AUTOENCODER_SIZES = {
+    "tiny": SentenceAutoencoderConfig(width=16, latent=16, states=8),
+    "small": SentenceAutoencoderConfig(),
+    "base": SentenceAutoencoderConfig(width=512, latent=512),
+}
+AUTOENCODER_RECIPES = {"multi30k": AUTOENCODER_MULTI30K}
+FIXED_LENGTH_RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "length": 20}}
+VAE_RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "dropout": 0.3, "learning_rate": 4e-3}}
+
+
+def make_vae_sizes(config: type[ConfigType]) -> dict[str, ConfigType]:
+    return {
+        "tiny": config(width=12, latent=3, states=8, samples=16),
+        "small": config(),
+        "base": config(width=512, latent=64, dropout=0.3),
+    }
 
 
 def make_autoencoder_emission(
@@ -142,11 +156,11 @@ def build_vae(
     config: VAEConfig, vocabulary: Vocabulary, cell: CellName, off: tuple[int, ...] = ()
 ) -> VariationalAutoencoder:
     """Sentence VAE: right-to-left encoder, latent, decoder initialised from it; one cell type."""
-    embedding = build_embedding(config, vocabulary)
-    heard = config.width + (config.latent if config.latent_every_step else 0)
+    embedding = embedding_for(config.emission, vocabulary.size, config.width)
+    input_width = config.width + (config.latent if config.latent_every_step else 0)
     decoder = TeacherForcedDecoder(
         embedding,
-        build_cell(cell, heard, config.width, off),
+        build_cell(cell, input_width, config.width, off),
         latent=config.latent,
         latent_every_step=config.latent_every_step,
         dropout=config.dropout,
@@ -210,14 +224,31 @@ def build_recurrent_autoencoder(
     config: SentenceAutoencoderConfig, vocabulary: Vocabulary, cell: CellName
 ) -> Autoencoder:
     """Recurrent autoencoder: right-to-left encoder, free-running decoder."""
-    embedding = build_embedding(config, vocabulary)
-    read = build_cell(cell, config.width, config.width)
-    reader = ReverseRNNEncoder(embedding, read, dropout=config.dropout)
+    embedding = embedding_for(config.emission, vocabulary.size, config.width)
+    encoder_cell = build_cell(cell, config.width, config.width)
+    encoder = ReverseRNNEncoder(embedding, encoder_cell, dropout=config.dropout)
     to_latent = nn.Linear(config.width, config.latent)
-    write = build_cell(cell, config.latent, config.width)
+    decoder_cell = build_cell(cell, config.latent, config.width)
     return build_autoencoder(
         config,
         vocabulary,
-        ProjectedEncoder(reader, to_latent, width=config.latent),
-        FreeRunningDecoder(write, latent=config.latent, dropout=config.dropout),
+        ProjectedEncoder(encoder, to_latent, width=config.latent),
+        FreeRunningDecoder(decoder_cell, latent=config.latent, dropout=config.dropout),
+    )
+
+
+def build_fixed_length_autoencoder(
+    config: FixedLengthAutoencoderConfig,
+    vocabulary: Vocabulary,
+    encode: nn.Module,
+    decode: nn.Module,
+) -> Autoencoder:
+    """Autoencoder of all positions: `encode` maps (T - 1) · width to latent, `decode` back."""
+    positions, width, latent = config.length - 1, config.width, config.latent
+    embedding = embedding_for(config.emission, vocabulary.size, config.width)
+    return build_autoencoder(
+        config,
+        vocabulary,
+        FlattenedEncoder(embedding, encode, max_length=positions, width=latent),
+        ParallelDecoder(decode, latent=latent, max_length=positions, width=width),
     )

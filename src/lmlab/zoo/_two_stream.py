@@ -1,4 +1,4 @@
-"""Two-stream attention (XLNet, MPNet): shared builders."""
+"""Two-stream Transformer backbones of XLNet and MPNet: shared builders."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import nn
 
 from lmlab.backbones.two_stream_transformer import QueryVector, TwoStreamTransformer
 from lmlab.core.errors import UserError
-from lmlab.layers.weight_init import init_transformer_weights
-from lmlab.zoo._transformer import PositionName, TransformerConfig, make_embedding, make_stack
+from lmlab.zoo._transformer import initialised, make_embedding, make_stack
+from lmlab.zoo._transformer_config import PositionName, TransformerConfig
 
 TWO_STREAM_RELATIVE_POSITIONS: tuple[PositionName, ...] = (
     "transformer-xl",
@@ -42,10 +42,9 @@ def make_xlnet_backbone(
         width=config.width,
         start=QueryVector(config.width, dropout=config.dropout),
         memory=memory,
-        stretch=config.length,
+        segment_length=config.length,
     )
-    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
-    return backbone
+    return initialised(config, backbone)
 
 
 def make_mpnet_backbone(config: TransformerConfig, tokens: nn.Embedding) -> TwoStreamTransformer:
@@ -57,5 +56,4 @@ def make_mpnet_backbone(config: TransformerConfig, tokens: nn.Embedding) -> TwoS
         )
     stack = make_stack(replace(config, positions="buckets"))
     backbone = TwoStreamTransformer(make_embedding(config, tokens), stack, width=config.width)
-    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
-    return backbone
+    return initialised(config, backbone)

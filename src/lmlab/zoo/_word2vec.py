@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from lmlab.backbones.window import ContextWords
 from lmlab.core.vocabulary import Vocabulary
@@ -33,6 +33,17 @@ class Word2VecConfig:
     """words: per-word SGD in compiled code; gradient: the standard training loop."""
 
 
+ConfigType = TypeVar("ConfigType", bound=Word2VecConfig)
+
+
+def make_word2vec_sizes(config: type[ConfigType]) -> dict[str, ConfigType]:
+    return {
+        "tiny": config(width=8, window=2, sample=0.0),
+        "small": config(),
+        "base": config(width=300),
+    }
+
+
 WORD2VEC_RECIPES: dict[str, dict[str, Any]] = {
     # word2vec's defaults: linear decay to zero, words with fewer than five occurrences dropped.
     "default": {
@@ -54,13 +65,13 @@ def build_word2vec(
     random_contexts: int = 0,
 ) -> Word2Vec:
     """Build word2vec; `combination` says how context vectors score a word."""
-    law = UnigramDistribution(vocabulary, power=config.power, sample=config.sample)
+    noise = UnigramDistribution(vocabulary, power=config.power, sample=config.sample)
     system = Word2Vec(
         vocabulary=vocabulary,
         backbone=ContextWords(2 * config.window),
-        emission=Word2VecEmission(config.width, law, combination, negatives=config.negatives),
+        emission=Word2VecEmission(config.width, noise, combination, negatives=config.negatives),
         objective=NegativeSampling(
-            law, window=config.window, negatives=config.negatives, random_contexts=random_contexts
+            noise, window=config.window, negatives=config.negatives, random_contexts=random_contexts
         ),
         fitting=config.fitting,
     )

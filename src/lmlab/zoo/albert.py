@@ -17,7 +17,7 @@ from lmlab.models.masked_lm import BERT
 from lmlab.objectives.masking.span_masking import SpanMasking, harmonic_lengths
 from lmlab.objectives.masking.whole_word_masking import WordUnits
 from lmlab.zoo._masked_lm import SentencePairConfig, SentencePairName, build_masked_lm
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -46,28 +46,16 @@ class Config(SentencePairConfig):
     """Factorised embedding size, projected to width; 0 for width."""
     activation: ActivationName = "gelu-tanh"
     """gelu, gelu-tanh, relu, silu or tanh."""
-    longest: int = field(default=3, metadata={"at_least": 1})
+    max_span_length: int = field(default=3, metadata={"at_least": 1})
     """Maximum length of a masked n-gram, in words."""
 
 
-SIZES = {
-    "tiny": Config(
-        width=12,
-        layers=2,
-        heads=2,
-        length=64,
-        dropout=0.0,
-        attention_dropout=0.0,
-        embedding_width=8,
-    ),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512, embedding_width=128),
-}
+SIZES = make_sizes(Config, tiny={"width": 12, "embedding_width": 8}, base={"embedding_width": 128})
 RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> BERT:
     words = WordUnits(vocabulary)
-    lengths = harmonic_lengths(config.longest)
-    choice = SpanMasking(units=words, rate=config.rate, lengths=lengths)
-    return build_masked_lm(config, vocabulary, choice, units=words)
+    lengths = harmonic_lengths(config.max_span_length)
+    masking = SpanMasking(units=words, rate=config.rate, lengths=lengths)
+    return build_masked_lm(config, vocabulary, masking, units=words)

@@ -1,4 +1,4 @@
-"""Latent-space VAE: a VAE over the latent vectors of a trained, frozen sentence autoencoder.
+"""VAE over the latent vectors of a trained, frozen sentence autoencoder (latent-space VAE).
 
     u ~ N(0, I);  z = f(u);  p(s | u) = Π_t p(s_t | decoder(z))
     log p(s) ≥ E_q(u|s) log p(s | u) - KL(q(u | s) || N(0, I)),  q(u | s) from g(encoder(s))
@@ -22,7 +22,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import Autoencoder, VariationalAutoencoder
-from lmlab.zoo._sentence_autoencoders import AUTOENCODER_MULTI30K, ELBOConfig, build_elbo
+from lmlab.zoo._sentence_autoencoders import AUTOENCODER_RECIPES, ELBOConfig, build_elbo
 
 CARD = Card(
     family="autoencoder",
@@ -55,20 +55,20 @@ SIZES = {
     "small": Config(),
     "base": Config(latent=64, ffn_width=1024),
 }
-RECIPES = {"multi30k": AUTOENCODER_MULTI30K}
+RECIPES = AUTOENCODER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary, base: System) -> VariationalAutoencoder:
     if not isinstance(base, Autoencoder):
         raise UserError("the base of autoencoder-vae must be an autoencoder; give a run of one.")
-    frozen, inner, width = deepcopy(base), config.ffn_width, base.decoder.latent
+    frozen, hidden, width = deepcopy(base), config.ffn_width, base.decoder.latent
     # Latents have any scale; normalise them for the network.
-    read = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.Tanh())
-    write = nn.Sequential(nn.Linear(config.latent, inner), nn.Tanh(), nn.Linear(inner, width))
-    encoder = ProjectedEncoder(frozen.backbone.encoder, read, width=inner)
+    encode = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, hidden), nn.Tanh())
+    decode = nn.Sequential(nn.Linear(config.latent, hidden), nn.Tanh(), nn.Linear(hidden, width))
+    encoder = ProjectedEncoder(frozen.backbone.encoder, encode, width=hidden)
     return VariationalAutoencoder(
         vocabulary=vocabulary,
-        backbone=MappedLatentDecoder(write, frozen.decoder, latent=config.latent),
+        backbone=MappedLatentDecoder(decode, frozen.decoder, latent=config.latent),
         emission=frozen.emission,
         objective=build_elbo(config, vocabulary, encoder),
         frozen=(frozen.backbone.encoder, frozen.decoder, frozen.emission),

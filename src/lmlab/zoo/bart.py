@@ -11,19 +11,14 @@ out: random tokens for a tenth of the masks, which are in the published code but
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.denoising_seq2seq import DenoisingSeq2Seq, InfillingDenoisingSeq2Seq
 from lmlab.objectives.denoising import BARTDenoising, make_noise
-from lmlab.zoo._denoising import (
-    PostNormDenoisingConfig,
-    make_denoising_seq2seq,
-    make_sentence_splitter,
-    make_special_tokens,
-)
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo import _denoising as parts
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -38,7 +33,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PostNormDenoisingConfig):
+class Config(parts.PostNormDenoisingConfig):
     """Settings of BART."""
 
     noises: tuple[str, ...] = ("permutation", "infilling")
@@ -49,26 +44,27 @@ class Config(PostNormDenoisingConfig):
     """Mean span length of infilling (Poisson)."""
 
 
-TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)
-SIZES = {
-    "tiny": replace(TINY, full_mask_rate=0.5),
-    "small": Config(),
-    "base": Config(width=768, layers=6, heads=12, length=1024),
-}
+SIZES = make_sizes(Config, tiny={"full_mask_rate": 0.5}, base={"layers": 6, "length": 1024})
 RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> DenoisingSeq2Seq:
-    spelling, sentences = (
-        make_special_tokens(config, vocabulary),
-        make_sentence_splitter(vocabulary),
-    )
-    longest = config.length - sum(map(len, spelling.source_frame))
+    special_tokens = parts.make_special_tokens(config, vocabulary)
+    sentences = parts.make_sentence_splitter(vocabulary)
+    max_length = config.length - sum(map(len, special_tokens.source_frame))
     noises = [
         make_noise(
-            name, rate=config.rate, mean=config.mean_span, longest=longest, sentences=sentences
+            name,
+            rate=config.rate,
+            mean=config.mean_span,
+            max_length=max_length,
+            sentences=sentences,
         )
         for name in config.noises
     ]
-    objective = BARTDenoising(spelling, noises, sentences=sentences, whole=config.full_mask_rate)
-    return make_denoising_seq2seq(config, vocabulary, objective, kind=InfillingDenoisingSeq2Seq)
+    objective = BARTDenoising(
+        special_tokens, noises, sentences=sentences, full_mask_rate=config.full_mask_rate
+    )
+    return parts.make_denoising_seq2seq(
+        config, vocabulary, objective, kind=InfillingDenoisingSeq2Seq
+    )

@@ -9,14 +9,11 @@ negative second segments come from the same batch, so they vary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.masked_lm import BERT
-from lmlab.objectives.masking.token_masking import IndependentMasking
 from lmlab.zoo._masked_lm import SentencePairConfig, build_masked_lm
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -32,19 +29,10 @@ CARD = Card(
     oracle="transformers' BERT with the same weights: tests/parity/test_hf_bert.py",
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Config(SentencePairConfig):
-    """Settings of BERT."""
-
-
-SIZES = {
-    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+Config = SentencePairConfig
+SIZES = make_sizes(Config, tiny={"width": 12})
 RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> BERT:
-    return build_masked_lm(config, vocabulary, IndependentMasking(config.rate))
+    return build_masked_lm(config, vocabulary)

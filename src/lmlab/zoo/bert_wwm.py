@@ -1,14 +1,12 @@
-"""BERT with whole-word masking: all pieces of a word are masked together.
+"""BERT with whole-word masking (all pieces of a word together) and next-sentence prediction.
 
     loss = -Σ_{t masked} log p(s_t | unmasked tokens) - log p(next or not | h_0)
 
 A single masked piece can be guessed from the spelling of its word; a whole word cannot. Where the
-tokeniser has words or ideographs as tokens it equals BERT.
+tokenizer has words or ideographs as tokens it equals BERT.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
@@ -16,7 +14,7 @@ from lmlab.data.readers import Example
 from lmlab.models.masked_lm import BERT
 from lmlab.objectives.masking.whole_word_masking import WholeWordMasking, WordUnits
 from lmlab.zoo._masked_lm import SentencePairConfig, build_masked_lm
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -29,20 +27,11 @@ CARD = Card(
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
-    oracle="whole words only, by every tokeniser: tests/unit/objectives/test_whole_units.py",
+    oracle="whole words only, by every tokenizer: tests/unit/objectives/test_whole_word_masking.py",
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Config(SentencePairConfig):
-    """Settings of BERT with whole-word masking."""
-
-
-SIZES = {
-    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+Config = SentencePairConfig
+SIZES = make_sizes(Config, tiny={"width": 12})
 RECIPES = TRANSFORMER_RECIPES
 
 EXAMPLE = Example(

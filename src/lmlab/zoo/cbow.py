@@ -18,7 +18,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.word2vec_emission import PooledContext, SigmoidProduct
 from lmlab.models.word2vec import Word2Vec
-from lmlab.zoo._word2vec import WORD2VEC_RECIPES, Word2VecConfig, build_word2vec
+from lmlab.zoo import _word2vec as parts
 
 CARD = Card(
     family="words",
@@ -39,7 +39,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Word2VecConfig):
+class Config(parts.Word2VecConfig):
     """Settings of CBOW."""
 
     context: Literal["mean", "sum", "product"] = "mean"
@@ -48,16 +48,17 @@ class Config(Word2VecConfig):
     """Give each context word the undivided gradient of the mean, as word2vec does."""
 
 
-SIZES = {
-    "tiny": Config(width=8, window=2, sample=0.0),
-    "small": Config(),
-    "base": Config(width=300),
+SIZES = parts.make_word2vec_sizes(Config)
+RECIPES = {
+    **parts.WORD2VEC_RECIPES,
+    "default": {**parts.WORD2VEC_RECIPES["default"], "learning_rate": 0.05},
 }
-RECIPES = {**WORD2VEC_RECIPES, "default": {**WORD2VEC_RECIPES["default"], "learning_rate": 0.05}}
 
 
 def build(config: Config, vocabulary: Vocabulary) -> Word2Vec:
     if config.context == "product":
-        return build_word2vec(config, vocabulary, SigmoidProduct())
-    combination = PooledContext(mean=config.context == "mean", whole=config.whole_gradient)
-    return build_word2vec(config, vocabulary, combination)
+        return parts.build_word2vec(config, vocabulary, SigmoidProduct())
+    combination = PooledContext(
+        mean=config.context == "mean", undivided_gradient=config.whole_gradient
+    )
+    return parts.build_word2vec(config, vocabulary, combination)

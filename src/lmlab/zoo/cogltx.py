@@ -16,9 +16,8 @@ from lmlab.core.card import Card
 from lmlab.core.memrecall_config import MemRecallConfig, check_memrecall_config
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.masked_lm import BERT
-from lmlab.objectives.masking.token_masking import IndependentMasking
 from lmlab.zoo._masked_lm import SentencePairConfig, build_masked_lm
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -27,7 +26,7 @@ CARD = Card(
     source="004 §1.3.2.1",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked", "nce", "importance", "sampled-softmax"),
-    corpus="capitals-told",
+    corpus="capitals-annotated",
     example_commands=(
         "lmlab finetune RUN --task span --data capitals-long --judge labels --out RUN-long",
         "lmlab finetune RUN --task span --data capitals-long --long head --out RUN-cut",
@@ -49,16 +48,12 @@ class Config(SentencePairConfig, MemRecallConfig):
         check_memrecall_config(self)
 
 
-SIZES = {
-    "tiny": Config(width=12, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+SIZES = make_sizes(Config, tiny={"width": 12})
 RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> BERT:
-    system = build_masked_lm(config, vocabulary, IndependentMasking(config.rate))
-    own = {spec.name: getattr(config, spec.name) for spec in fields(MemRecallConfig)}
-    system.memrecall = MemRecallConfig(**own)
+    system = build_masked_lm(config, vocabulary)
+    settings = {spec.name: getattr(config, spec.name) for spec in fields(MemRecallConfig)}
+    system.memrecall = MemRecallConfig(**settings)
     return system

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cogqa_config import CogQAConfig
+from lmlab.layers.span_pointers import CogQAConfig
 from lmlab.models.masked_lm import BERT
-from lmlab.objectives.masking.token_masking import IndependentMasking
 from lmlab.zoo._masked_lm import SentencePairConfig, build_masked_lm
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -46,14 +45,10 @@ class Config(CogQAConfig, SentencePairConfig):
     """Settings of CogQA: those of BERT and of systems 1 and 2."""
 
 
-SIZES = {
-    # length as in small: the texts of WordNet have up to 113 tokens.
-    "tiny": Config(width=12, layers=2, heads=2, length=128, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+# length as in small: the texts of WordNet have up to 113 tokens.
+SIZES = make_sizes(Config, tiny={"width": 12, "length": 128})
 RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> BERT:
-    return build_masked_lm(config, vocabulary, IndependentMasking(config.rate))
+    return build_masked_lm(config, vocabulary)

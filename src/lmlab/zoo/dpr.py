@@ -21,7 +21,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.dual_encoder import DualEncoder, initialise_encoders
 from lmlab.objectives.inverse_cloze import InverseClozeTask
 from lmlab.retrieval.bm25 import BM25Negatives
-from lmlab.zoo._retrieval import RETRIEVER_RECIPES, TINY, RetrieverConfig, make_encoders
+from lmlab.zoo._retrieval import RETRIEVER_RECIPES, RETRIEVER_TINY, RetrieverConfig, make_encoders
 
 CARD = Card(
     family="retrieval",
@@ -54,7 +54,7 @@ class Config(RetrieverConfig):
 
 
 SIZES = {
-    "tiny": Config(**TINY),
+    "tiny": Config(**RETRIEVER_TINY),
     "small": Config(),
     "base": Config(
         width=768, layers=12, heads=12, length=512, vector_width=0, shared_encoders="nothing"

@@ -10,13 +10,12 @@ a whole; mentions come from the corpus in training, from mention detection at in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.knowledge.memory_layers import EntityPrediction
 from lmlab.models.entity_memory import EntitiesAsExperts
-from lmlab.zoo._entity_memory import ENTITY_RECIPES, EntityConfig, build_eae
+from lmlab.zoo import _entity_memory as parts
 
 CARD = Card(
     family="memory",
@@ -27,7 +26,7 @@ CARD = Card(
     objectives=("masked",),
     needs=("knowledge",),
     default_memories={"knowledge": "capitals"},
-    corpus="capitals-told",
+    corpus="capitals-annotated",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it predicts single tokens given all the others, and can't sample a text",
@@ -35,22 +34,14 @@ CARD = Card(
     oracle="the memory by loops over entities, tags by hand: tests/parity/test_eae.py",
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Config(EntityConfig):
-    """Settings of EaE."""
-
-
-SIZES = {
-    # Pre-norm, which trains at the test suite's learning rate.
-    "tiny": Config(
-        width=12, layers=2, heads=2, length=64, pre_norm=True, dropout=0.0, attention_dropout=0.0
-    ),
-    "small": Config(width=128, layers=6),
-    "base": Config(width=768, layers=12, heads=12, length=512, entity_width=256),
-}
-RECIPES = ENTITY_RECIPES
+Config = parts.EntityConfig
+SIZES = parts.ENTITY_SIZES
+RECIPES = parts.ENTITY_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary, *, knowledge: KnowledgeBase) -> EntitiesAsExperts:
-    return build_eae(config, vocabulary, knowledge)
+    entities = parts.make_entity_embedding(config, knowledge)
+    prediction = EntityPrediction(entities, config.width)
+    return EntitiesAsExperts(
+        **parts.make_parts(config, vocabulary, knowledge, entities, prediction)
+    )

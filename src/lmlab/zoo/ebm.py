@@ -17,12 +17,13 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.energy import EnergyBasedModel
 from lmlab.objectives.corruption_nce import CorruptionNCE
 from lmlab.zoo import _energies as parts
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_token_embedding
+from lmlab.zoo._transformer import make_token_embedding
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
     kind="unnormalised",
-    paper="000; Gutmann and Hyvärinen 2010, Noise-contrastive estimation",
+    paper="Gutmann and Hyvärinen 2010, Noise-contrastive estimation",
     source="000",
     protocols=("LogProb", "Energy", "Fill"),
     objectives=("data-against-corruptions",),
@@ -47,17 +48,13 @@ class Config(parts.EnergyConfig):
     corruption: parts.CorruptionName = "uniform"
     """Corruption distribution: uniform, unigram, or a masked LM's predictions (proposals), which
     needs a run of one as --base."""
-    known: parts.MembershipName = "texts"
+    corruption_filter: parts.MembershipName = "texts"
     """Test that drops corruptions found in the data: by texts or (n-)grams; none: no test."""
-    gram: int = field(default=4, metadata={"at_least": 1})
+    filter_order: int = field(default=4, metadata={"at_least": 1})
     """n of those n-grams."""
 
 
-SIZES = {
-    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+SIZES = make_sizes(Config)
 RECIPES = TRANSFORMER_RECIPES
 
 
@@ -77,7 +74,7 @@ def build(
             parts.make_corruption(config.corruption, vocabulary, base),
             parts.POOLINGS[config.pooling](),
             negatives=config.negatives,
-            index=parts.make_membership(config.known, config.gram),
+            index=parts.make_membership(config.corruption_filter, config.filter_order),
         ),
         length=config.length,
     )

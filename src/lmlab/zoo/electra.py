@@ -23,76 +23,8 @@ from lmlab.models.token_detection import ReplacedTokenDetector
 from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
 from lmlab.objectives.replaced_token_detection import ELECTRAObjective
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    TransformerConfig,
-    make_softmax,
-    make_token_embedding,
-    make_transformer,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ElectraConfig(TransformerConfig):
-    """Settings of ELECTRA; Transformer settings apply to the discriminator."""
-
-    pre_norm: bool = False
-    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
-    embedding_norm: bool = True
-    """Whether to normalise the embedding output."""
-    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """Epsilon of the norms, added to the variance."""
-    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Masking rate of the generator's input."""
-    discriminator_weight: float = field(default=50.0, metadata={"at_least": 0})
-    """λ, weight of the discriminator's loss."""
-    networks: Literal["both", "detector", "generator"] = "both"
-    """Networks that have weights (detector: the discriminator); Hub checkpoints may have one."""
-    generator_width: int = field(default=0, metadata={"at_least": 0})
-    """Hidden size of the generator; 0 for a quarter of the discriminator's."""
-    generator_layers: int = field(default=0, metadata={"at_least": 0})
-    """Layers of the generator; 0 for as many as the discriminator's."""
-    generator_heads: int = field(default=0, metadata={"at_least": 0})
-    """Heads of the generator; 0 for a quarter of the discriminator's."""
-    generator_ffn_width: int = field(default=0, metadata={"at_least": 0})
-    """FFN hidden size of the generator; 0 for four times its width."""
-
-    @property
-    def generator(self) -> ElectraConfig:
-        """Settings of the generator: narrower, same embedding, no disabled layers or heads."""
-        return replace(
-            self,
-            width=self.generator_width or max(1, self.width // 4),
-            layers=self.generator_layers or self.layers,
-            heads=self.generator_heads or max(1, self.heads // 4),
-            head_width=0,
-            ffn_width=self.generator_ffn_width,
-            embedding_width=self.embedding_width or self.width,
-            disabled_layers=(),
-            disabled_heads=(),
-        )
-
-
-def make_generator(
-    config: ElectraConfig, vocabulary: Vocabulary, tokens: nn.Embedding, detector: Transformer
-) -> MaskedLM:
-    """Generator (small masked LM), sharing all embeddings and their norm with the discriminator."""
-    small, choice = config.generator, IndependentMasking(config.rate)
-    # As in the paper all chosen tokens become <mask>; the discriminator never sees <mask>.
-    replacement = MaskReplacement(vocabulary=vocabulary, mask=1.0, random=0.0)
-    backbone, shared = make_transformer(small, tokens), detector.embedding
-    backbone.embedding.positions = shared.positions
-    backbone.embedding.segments = shared.segments
-    backbone.embedding.norm = shared.norm
-    # Initialise embeddings for the discriminator's width; the generator's would scale them up.
-    init_transformer_weights(tokens, config.width)
-    return MaskedLM(
-        vocabulary=vocabulary,
-        backbone=backbone,
-        emission=make_softmax(small, vocabulary, tokens, bias=True, head=True),
-        objective=BERTObjective(vocabulary, choice, replacement),
-    )
-
+from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_transformer
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, BERTEncoderConfig, make_sizes
 
 MISSING_NETWORK: dict[str, Literal["detector", "generator"] | None] = {
     "both": None,
@@ -100,14 +32,6 @@ MISSING_NETWORK: dict[str, Literal["detector", "generator"] | None] = {
     "generator": "detector",
 }
 """The network without weights, by setting `networks`."""
-
-
-def make_discriminator_head(config: ElectraConfig) -> Discriminator:
-    """Discriminator head, initialised."""
-    detection = Discriminator(config.width, activation=config.activation)
-    init_transformer_weights(detection, config.width)
-    return detection
-
 
 CARD = Card(
     family="transformer",
@@ -126,30 +50,53 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ElectraConfig):
+class Config(BERTEncoderConfig):
     """Settings of ELECTRA; Transformer settings apply to the discriminator."""
 
+    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
+    """Masking rate of the generator's input."""
+    discriminator_weight: float = field(default=50.0, metadata={"at_least": 0})
+    """λ, weight of the discriminator's loss."""
+    networks: Literal["both", "detector", "generator"] = "both"
+    """Networks that have weights (detector: the discriminator); Hub checkpoints may have one."""
+    generator_width: int = field(default=0, metadata={"at_least": 0})
+    """Hidden size of the generator; 0 for a quarter of the discriminator's."""
+    generator_layers: int = field(default=0, metadata={"at_least": 0})
+    """Layers of the generator; 0 for as many as the discriminator's."""
+    generator_heads: int = field(default=0, metadata={"at_least": 0})
+    """Heads of the generator; 0 for a quarter of the discriminator's."""
+    generator_ffn_width: int = field(default=0, metadata={"at_least": 0})
+    """FFN hidden size of the generator; 0 for four times its width."""
 
-SIZES = {
+    @property
+    def generator(self) -> Config:
+        """Settings of the generator: narrower, same embedding, no disabled layers or heads."""
+        return replace(
+            self,
+            width=self.generator_width or max(1, self.width // 4),
+            layers=self.generator_layers or self.layers,
+            heads=self.generator_heads or max(1, self.heads // 4),
+            head_width=0,
+            ffn_width=self.generator_ffn_width,
+            embedding_width=self.embedding_width or self.width,
+            disabled_layers=(),
+            disabled_heads=(),
+        )
+
+
+SIZES = make_sizes(
+    Config,
     # In a short test λ = 50 would drown the generator's loss.
-    "tiny": Config(
-        width=32,
-        embedding_width=16,
-        layers=2,
-        heads=2,
-        length=64,
-        dropout=0.0,
-        attention_dropout=0.0,
-        generator_width=16,
-        generator_layers=1,
-        generator_heads=2,
-        discriminator_weight=1.0,
-    ),
-    "small": Config(),
-    "base": Config(
-        width=768, layers=12, heads=12, length=512, generator_width=256, generator_heads=4
-    ),
-}
+    tiny={
+        "width": 32,
+        "embedding_width": 16,
+        "generator_width": 16,
+        "generator_layers": 1,
+        "generator_heads": 2,
+        "discriminator_weight": 1.0,
+    },
+    base={"generator_width": 256, "generator_heads": 4},
+)
 RECIPES = TRANSFORMER_RECIPES
 
 
@@ -157,12 +104,35 @@ def build(config: Config, vocabulary: Vocabulary) -> ReplacedTokenDetector:
     tokens = make_token_embedding(config, vocabulary)
     detector = make_transformer(config, tokens)
     generator = make_generator(config, vocabulary, tokens, detector)
+    head = Discriminator(config.width, activation=config.activation)
+    init_transformer_weights(head, config.width)
     system = ReplacedTokenDetector(
         vocabulary=vocabulary,
         backbone=detector,
-        emission=make_discriminator_head(config),
+        emission=head,
         objective=ELECTRAObjective(generator, weight=config.discriminator_weight),
     )
     system.window = config.length - 1
     system.missing_network = MISSING_NETWORK[config.networks]
     return system
+
+
+def make_generator(
+    config: Config, vocabulary: Vocabulary, tokens: nn.Embedding, detector: Transformer
+) -> MaskedLM:
+    """Generator (small masked LM), sharing all embeddings and their norm with the discriminator."""
+    settings, masking = config.generator, IndependentMasking(config.rate)
+    # As in the paper all chosen tokens become <mask>; the discriminator never sees <mask>.
+    replacement = MaskReplacement(vocabulary=vocabulary, mask=1.0, random=0.0)
+    backbone, shared = make_transformer(settings, tokens), detector.embedding
+    backbone.embedding.positions = shared.positions
+    backbone.embedding.segments = shared.segments
+    backbone.embedding.norm = shared.norm
+    # Initialise embeddings for the discriminator's width; the generator's would scale them up.
+    init_transformer_weights(tokens, config.width)
+    return MaskedLM(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=make_softmax(settings, vocabulary, tokens, bias=True, head=True),
+        objective=BERTObjective(vocabulary, masking, replacement),
+    )

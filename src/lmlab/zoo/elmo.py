@@ -13,8 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from torch import nn
-
 from lmlab.backbones.recurrent import Recurrent
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
@@ -22,6 +20,7 @@ from lmlab.emissions.softmax import Softmax
 from lmlab.models.elmo import ELMo, LastLayer, ScalarMix
 from lmlab.objectives.bidirectional_lm import BidirectionalLM
 from lmlab.objectives.sampled_losses import BidirectionalLossConfig
+from lmlab.zoo._next_token import uniform_embedding
 from lmlab.zoo._recurrent import RECURRENT_RECIPES, build_cell
 
 CARD = Card(
@@ -63,8 +62,7 @@ RECIPES = RECURRENT_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> ELMo:
-    words = nn.Embedding(vocabulary.size, config.width)
-    nn.init.uniform_(words.weight, -0.1, 0.1)
+    words = uniform_embedding(vocabulary.size, config.width)
 
     def direction() -> Recurrent:
         cells = [build_cell(config.cell, config.width, config.width) for _ in range(config.layers)]

@@ -1,4 +1,4 @@
-"""ERNIE (Baidu): masked LM with entity-level and phrase-level masking.
+"""ERNIE (Baidu): masked LM that masks whole entities and phrases, annotated or from a lexicon.
 
     loss = -Σ_{t masked} log p(s_t | unmasked tokens)
 
@@ -21,7 +21,7 @@ from lmlab.models.masked_lm import BERT
 from lmlab.objectives.masking.mention_units import MentionUnits, read_lexicon
 from lmlab.objectives.masking.whole_word_masking import WholeWordMasking, WordUnits
 from lmlab.zoo._masked_lm import MaskedLMConfig, build_masked_lm
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -35,7 +35,7 @@ CARD = Card(
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
-    oracle="whole mentions only: tests/unit/objectives/test_mentions.py",
+    oracle="whole mentions only: tests/unit/objectives/test_mention_units.py",
 )
 
 
@@ -48,19 +48,7 @@ class Config(MaskedLMConfig):
     file with one name per line; comma-separated."""
 
 
-SIZES = {
-    "tiny": Config(
-        width=12,
-        layers=2,
-        heads=2,
-        length=64,
-        dropout=0.0,
-        attention_dropout=0.0,
-        mentions="countries",
-    ),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+SIZES = make_sizes(Config, tiny={"width": 12, "mentions": "countries"})
 RECIPES = {
     **TRANSFORMER_RECIPES,
     "nezha": {**TRANSFORMER_RECIPES["glosses"], "positions": "nezha", "clip_distance": 64},

@@ -1,4 +1,4 @@
-"""Facts as Experts (FaE): EaE with a fact memory that can be edited without training.
+"""Facts as Experts (FaE): masked LM with an entity memory and a fact memory, editable untrained.
 
     β = softmax over facts of (W_a [subject ‖ relation]) · (W_v x);   λ = β of the null fact
     p(entity) = softmax(E (λ W_c x + Σ β · objects));   loss = EaE's + facts + answers
@@ -12,13 +12,14 @@ the hidden states, which helps word prediction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lmlab.core.card import Card
+from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.knowledge.memory_layers import FactMemory
 from lmlab.models.entity_memory import FactsAsExperts
-from lmlab.zoo._entity_memory import ENTITY_RECIPES, EntityConfig, build_fae
+from lmlab.objectives.masking.token_masking import require_mask_token
+from lmlab.zoo import _entity_memory as parts
 
 CARD = Card(
     family="memory",
@@ -28,8 +29,8 @@ CARD = Card(
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens", "Ask", "Link"),
     objectives=("masked",),
     needs=("knowledge",),
-    default_memories={"knowledge": "capitals-told"},
-    corpus="capitals-told",
+    default_memories={"knowledge": "capitals-annotated"},
+    corpus="capitals-annotated",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it predicts single tokens given all the others, and can't sample a text",
@@ -37,22 +38,21 @@ CARD = Card(
     oracle="the memory by loops over facts, facts edited and answered: tests/parity/test_fae.py",
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Config(EntityConfig):
-    """Settings of FaE."""
-
-
-SIZES = {
-    # Pre-norm, which trains at the test suite's learning rate.
-    "tiny": Config(
-        width=12, layers=2, heads=2, length=64, pre_norm=True, dropout=0.0, attention_dropout=0.0
-    ),
-    "small": Config(width=128, layers=6),
-    "base": Config(width=768, layers=12, heads=12, length=512, entity_width=256),
-}
-RECIPES = ENTITY_RECIPES
+Config = parts.EntityConfig
+SIZES = parts.ENTITY_SIZES
+RECIPES = parts.ENTITY_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary, *, knowledge: KnowledgeBase) -> FactsAsExperts:
-    return build_fae(config, vocabulary, knowledge)
+    if not knowledge.facts:
+        raise UserError("a fact memory needs knowledge with facts, and this has none.")
+    entities = parts.make_entity_embedding(config, knowledge)
+    facts = FactMemory(
+        entities,
+        len(knowledge.relations),
+        knowledge.objects,
+        config.width,
+        mask=require_mask_token(vocabulary),
+        top_k=config.top_k,
+    )
+    return FactsAsExperts(**parts.make_parts(config, vocabulary, knowledge, entities, facts))

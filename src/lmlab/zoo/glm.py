@@ -17,14 +17,8 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.glm import GLM, with_unpredictable_token
 from lmlab.objectives.blank_infilling import BlankInfilling, LongSpan, PoissonSpans, SpanMixture
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    PositionName,
-    TransformerConfig,
-    make_softmax,
-    make_token_embedding,
-    make_transformer,
-)
+from lmlab.zoo import _transformer_config as parts
+from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_transformer
 
 CARD = Card(
     family="transformer",
@@ -43,11 +37,11 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(parts.TransformerConfig):
     """Settings of GLM."""
 
     two_dimensional_positions = True
-    positions: PositionName = "pairs"
+    positions: parts.PositionName = "pairs"
     """pairs: 2D positions, in the text and in the blank."""
     rate: float = field(default=0.15, metadata={"above": 0, "below": 1})
     """Masking rate of short spans."""
@@ -59,12 +53,8 @@ class Config(TransformerConfig):
     """Minimum share of the text in a long span; the maximum is all."""
 
 
-SIZES = {
-    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
-RECIPES = TRANSFORMER_RECIPES
+SIZES = parts.make_sizes(Config)
+RECIPES = parts.TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> GLM:
@@ -77,7 +67,7 @@ def build(config: Config, vocabulary: Vocabulary) -> GLM:
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),
         emission=with_unpredictable_token(make_softmax(config, extended, tokens, bias=True), start),
-        objective=BlankInfilling(vocabulary, spans, start=start, longest=config.length),
+        objective=BlankInfilling(vocabulary, spans, start=start, max_length=config.length),
     )
     system.window = config.length - 1
     return system

@@ -15,13 +15,8 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import CausalLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.sampled_losses import NextTokenLossConfig
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    DecoderConfig,
-    make_softmax,
-    make_token_embedding,
-    make_transformer,
-)
+from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_transformer
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, DecoderConfig, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -41,11 +36,7 @@ class Config(NextTokenLossConfig, DecoderConfig):
     """Settings of GPT."""
 
 
-SIZES = {
-    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=1024, activation="gelu-tanh"),
-}
+SIZES = make_sizes(Config, base={"length": 1024, "activation": "gelu-tanh"})
 RECIPES = TRANSFORMER_RECIPES
 
 

@@ -11,12 +11,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.recurrent_cells import GRUCell
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._recurrent import (
-    RECURRENT_RECIPES,
-    RECURRENT_SIZES,
-    RecurrentConfig,
-    build_recurrent,
-)
+from lmlab.zoo._recurrent import RECURRENT_RECIPES, RECURRENT_SIZES, RecurrentConfig, build_rnn_lm
 
 CARD = Card(
     family="recurrent",
@@ -34,5 +29,5 @@ SIZES = RECURRENT_SIZES
 RECIPES = RECURRENT_RECIPES
 
 
-def build(config: RecurrentConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
-    return build_recurrent(config, vocabulary, GRUCell)
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    return build_rnn_lm(config, vocabulary, GRUCell)

@@ -1,4 +1,4 @@
-"""Minimal gated unit (MGU) with a cosine mixture emission; each of its eight terms has a switch.
+"""Minimal gated unit (MGU) LM with eight ablation switches; output mixes K cosine softmaxes.
 
     f = σ(x U_f [0] + h V_f [1] + b_f [2])
     g = tanh(x U_h [3] + (h∘f) V_h [4] + b_h [5])
@@ -18,12 +18,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.switch_cells import MINIMAL_GRU_SWITCHES
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._recurrent import (
-    RECURRENT_MIXTURE_RECIPES,
-    RecurrentMixtureConfig,
-    build_cell,
-    build_recurrent,
-)
+from lmlab.zoo import _recurrent as parts
 
 CARD = Card(
     family="recurrent",
@@ -48,20 +43,18 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentMixtureConfig):
+class Config(parts.RecurrentMixtureConfig):
     """Settings of the minimal gated unit (MGU)."""
 
     off: tuple[int, ...] = field(default=(), metadata={"switches": MINIMAL_GRU_SWITCHES})
     """Terms to ablate, by number or name: 4,6 or gate-input,candidate-bias."""
 
 
-SIZES = {
-    "tiny": Config(width=16, states=12, dropout=0.0),
-    "small": Config(),
-    "base": Config(width=512, states=1000, dropout=0.5, tied=True),
-}
-RECIPES = RECURRENT_MIXTURE_RECIPES
+SIZES = parts.make_recurrent_mixture_sizes(Config)
+RECIPES = parts.RECURRENT_MIXTURE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    return build_recurrent(config, vocabulary, partial(build_cell, "gru-minimal", off=config.off))
+    return parts.build_rnn_lm(
+        config, vocabulary, partial(parts.build_cell, "gru-minimal", off=config.off)
+    )

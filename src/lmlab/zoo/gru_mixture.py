@@ -1,4 +1,4 @@
-"""GRU with a cosine mixture emission and learned initial states.
+"""GRU LM whose output mixes K word distributions (cosine softmax); learned initial states.
 
     h' = (1 - z)∘n + z∘h
     p(next) = Σ_z P(z | h) P(next | z);  P(s | z) = softmax_s(β_z cos(e_s, v_z)), K states
@@ -13,28 +13,23 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.recurrent_cells import GRUCell
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._recurrent import (
-    RECURRENT_MIXTURE_RECIPES,
-    RECURRENT_MIXTURE_SIZES,
-    RecurrentMixtureConfig,
-    build_recurrent,
-)
+from lmlab.zoo import _recurrent as parts
 
 CARD = Card(
     family="recurrent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM44",
+    paper="cf. Cho et al. 2014 (GRU), Yang et al. 2018 (mixture of softmaxes)",
     source="003 DLM44",
     aliases=("DLM44",),
     protocols=("LogProb", "Step"),
     objectives=("next-token", "nce", "importance", "sampled-softmax"),
-    oracle="mixture and starts summed by hand: tests/parity/test_mixed_starts.py",
+    oracle="mixture and starts summed by hand: tests/parity/test_initial_state_mixture.py",
 )
 
-Config = RecurrentMixtureConfig
-SIZES = RECURRENT_MIXTURE_SIZES
-RECIPES = RECURRENT_MIXTURE_RECIPES
+Config = parts.RecurrentMixtureConfig
+SIZES = parts.RECURRENT_MIXTURE_SIZES
+RECIPES = parts.RECURRENT_MIXTURE_RECIPES
 
 
-def build(config: RecurrentMixtureConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
-    return build_recurrent(config, vocabulary, GRUCell)
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    return parts.build_rnn_lm(config, vocabulary, GRUCell)

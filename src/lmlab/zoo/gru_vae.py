@@ -1,4 +1,4 @@
-"""Variational autoencoder (VAE) of sentences with gated recurrent cells, any of the zoo's.
+"""Sentence variational autoencoder (VAE), choice of recurrent cells; Gaussian or binary latent.
 
     z ~ N(0, I) or bits;  h_0 = A z + a, h_t = cell(x_t, h_{t-1});  p(next | h_t) a mixture
     log p(s) ≥ E_q(z|s) log p(s | z) - KL(q(z | s) || p(z))
@@ -16,7 +16,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import VariationalAutoencoder
 from lmlab.zoo._recurrent import CellName
-from lmlab.zoo._sentence_autoencoders import AUTOENCODER_MULTI30K, VAEConfig, build_vae
+from lmlab.zoo._sentence_autoencoders import VAE_RECIPES, VAEConfig, build_vae, make_vae_sizes
 
 CARD = Card(
     family="autoencoder",
@@ -45,12 +45,8 @@ class Config(VAEConfig):
     """Terms of the cell to ablate, by number."""
 
 
-SIZES = {
-    "tiny": Config(width=12, latent=3, states=8, samples=16),
-    "small": Config(),
-    "base": Config(width=512, latent=64, dropout=0.3),
-}
-RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "dropout": 0.3, "learning_rate": 4e-3}}
+SIZES = make_vae_sizes(Config)
+RECIPES = VAE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> VariationalAutoencoder:

@@ -1,4 +1,4 @@
-"""Hidden Markov model: a chain of K hidden states, each state a distribution over tokens.
+"""Hidden Markov model (forward algorithm): neural tables by gradient, or free tables by EM.
 
     p(s) = Σ_z P(z_1) Π_t P(z_{t+1} | z_t) P(s_t | z_t)
 

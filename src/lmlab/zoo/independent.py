@@ -1,4 +1,4 @@
-"""Unigram mixture: every token is independent, sampled from one of K unigram distributions.
+"""Mixture of unigrams per token (no context): each token drawn from one of K distributions; EM.
 
     p(s) = Σ_z π_z P(s | z)
 

@@ -40,12 +40,30 @@ from lmlab.objectives.masking.token_masking import (
     require_mask_token,
 )
 from lmlab.objectives.masking.whole_word_masking import WordUnits
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="memory",
+    kind="pseudo",
+    paper="Peters et al. 2019, Knowledge Enhanced Contextual Word Representations",
+    source="004 §1.3.2",
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens", "Link"),
+    objectives=("linked-masking",),
+    needs=("base", "knowledge"),
+    base="bert",
+    default_memories={"knowledge": "wordnet-common"},
+    corpus="wordnet-senses",
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
+    },
+    oracle="every step and both losses by hand: tests/parity/test_knowbert.py",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnowingConfig:
-    """Settings of a masked LM with entity linking."""
+class Config:
+    """Settings of KnowBERT; the encoder is the base's."""
 
     entity_width: int = field(default=128, metadata={"at_least": 1})
     """Size of entity and mention vectors."""
@@ -85,18 +103,25 @@ class KnowingConfig:
     def _check_without_margin(self) -> None:
         """Settings of linking=margin must be at their defaults otherwise."""
         for name in ("threshold", "margin"):
-            given, usual = getattr(self, name), getattr(type(self), name)
-            if given != usual:
+            value, default = getattr(self, name), getattr(type(self), name)
+            if value != default:
                 raise UserError(
-                    f"{name}={given:g} does not apply to linking={self.linking}; remove it, or "
+                    f"{name}={value:g} does not apply to linking={self.linking}; remove it, or "
                     "use linking=margin."
                 )
 
 
-def insert_knowledge(
-    config: KnowingConfig, vocabulary: Vocabulary, base: System, knowledge: KnowledgeBase
+SIZES = {
+    "tiny": Config(entity_width=8, heads=2, linking_steps=0, dropout=0.0),
+    "small": Config(),
+    "base": Config(entity_width=200, linking_steps=5000),
+}
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(
+    config: Config, vocabulary: Vocabulary, base: System, knowledge: KnowledgeBase
 ) -> KnowBERT:
-    """Copy of a trained masked LM with knowledge attention after one of its layers."""
     copied, encoder = copy_encoder(base)
     layers = len(encoder.stack.blocks) * encoder.stack.times
     if config.knowledge_layer > layers:
@@ -108,12 +133,15 @@ def insert_knowledge(
     memories = {config.knowledge_layer or max(1, round(layers * 2 / 3)): memory}
     backbone = MemoryTransformer(encoder.embedding, encoder.stack, memories, width=encoder.width)
     require_mask_token(vocabulary)
+    linking_loss: LinkingLoss = (
+        MarginLinkingLoss(config.margin) if config.linking == "margin" else SoftmaxLinkingLoss()
+    )
     objective = EntityLinkingMLM(
         vocabulary,
         IndependentMasking(config.rate),
         MaskReplacement(vocabulary=vocabulary),
-        lexicon=EntityLexicon(knowledge, WordUnits(vocabulary), most=config.candidates),
-        linking=make_linking_loss(config),
+        lexicon=EntityLexicon(knowledge, WordUnits(vocabulary), max_candidates=config.candidates),
+        linking=linking_loss,
         weight=config.linking_weight,
     )
     system = KnowBERT(
@@ -140,7 +168,7 @@ def copy_encoder(base: System) -> tuple[BERT, Transformer]:
 
 
 def make_knowledge_attention(
-    config: KnowingConfig, encoder: Transformer, knowledge: KnowledgeBase
+    config: Config, encoder: Transformer, knowledge: KnowledgeBase
 ) -> KnowledgeAttention:
     """Knowledge attention layer with embeddings of all entities."""
     tokens = encoder.embedding.tokens
@@ -156,46 +184,3 @@ def make_knowledge_attention(
         threshold=config.threshold if config.linking == "margin" else None,
         dropout=config.dropout,
     )
-
-
-def make_linking_loss(config: KnowingConfig) -> LinkingLoss:
-    """Loss of the entity linker."""
-    return MarginLinkingLoss(config.margin) if config.linking == "margin" else SoftmaxLinkingLoss()
-
-
-CARD = Card(
-    family="memory",
-    kind="pseudo",
-    paper="Peters et al. 2019, Knowledge Enhanced Contextual Word Representations",
-    source="004 §1.3.2",
-    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens", "Link"),
-    objectives=("linked-masking",),
-    needs=("base", "knowledge"),
-    base="bert",
-    default_memories={"knowledge": "wordnet-common"},
-    corpus="wordnet-senses",
-    exempt={
-        "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it predicts single tokens given all the others, and can't sample a text",
-    },
-    oracle="every step and both losses by hand: tests/parity/test_knowbert.py",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(KnowingConfig):
-    """Settings of KnowBERT; the encoder is the base's."""
-
-
-SIZES = {
-    "tiny": Config(entity_width=8, heads=2, linking_steps=0, dropout=0.0),
-    "small": Config(),
-    "base": Config(entity_width=200, linking_steps=5000),
-}
-RECIPES = TRANSFORMER_RECIPES
-
-
-def build(
-    config: Config, vocabulary: Vocabulary, base: System, knowledge: KnowledgeBase
-) -> KnowBERT:
-    return insert_knowledge(config, vocabulary, base, knowledge)

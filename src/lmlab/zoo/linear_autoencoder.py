@@ -10,17 +10,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from lmlab.backbones.latent_decoders import ParallelDecoder
-from lmlab.backbones.sentence_encoders import FlattenedEncoder
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import Autoencoder
-from lmlab.zoo._sentence_autoencoders import (
-    AUTOENCODER_MULTI30K,
-    FixedLengthAutoencoderConfig,
-    build_autoencoder,
-    build_embedding,
-)
+from lmlab.zoo import _sentence_autoencoders as parts
 
 CARD = Card(
     family="autoencoder",
@@ -39,22 +32,16 @@ CARD = Card(
     oracle="a matrix made by hand, in numpy: tests/parity/test_autoencoders.py",
 )
 
-Config = FixedLengthAutoencoderConfig
+Config = parts.FixedLengthAutoencoderConfig
 SIZES = {
     "tiny": Config(width=12, latent=16, states=8, length=48),
     "small": Config(),
     "base": Config(width=512, latent=512, length=64),
 }
-RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "length": 20}}
+RECIPES = parts.FIXED_LENGTH_RECIPES
 
 
-def build(config: FixedLengthAutoencoderConfig, vocabulary: Vocabulary) -> Autoencoder:
-    places, width, latent = config.length - 1, config.width, config.latent
-    read, write = nn.Linear(places * width, latent), nn.Linear(latent, places * width)
-    embedding = build_embedding(config, vocabulary)
-    return build_autoencoder(
-        config,
-        vocabulary,
-        FlattenedEncoder(embedding, read, places=places, width=latent),
-        ParallelDecoder(write, latent=latent, places=places, width=width),
-    )
+def build(config: Config, vocabulary: Vocabulary) -> Autoencoder:
+    values, latent = (config.length - 1) * config.width, config.latent
+    encode, decode = nn.Linear(values, latent), nn.Linear(latent, values)
+    return parts.build_fixed_length_autoencoder(config, vocabulary, encode, decode)

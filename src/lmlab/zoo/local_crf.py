@@ -1,4 +1,4 @@
-"""Local CRF: a local HMM whose transition matrix depends on the previous word.
+"""Bigram with latent states: previous word's state posterior, then a word-dependent transition.
 
     p(s_{i+1} | s_i) = Σ_{z'} P(s_{i+1} | z') Σ_z P(z' | z)_{s_i} P(z | s_i)
     P(z' | z)_s = softmax_z'(a_z · b_z' + c_z' · e(s)),  P(z | s) ∝ P(z) P(s | z)
@@ -12,17 +12,16 @@ from __future__ import annotations
 from lmlab.backbones.local_states import LocalStates, TokenPosterior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import MixtureStates, WeightedStates
+from lmlab.emissions.mixture import WeightedStates
 from lmlab.layers.state_transition import TokenStateTransition
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
+from lmlab.zoo._next_token import assemble_lm
+from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, make_tied_states
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM16; cf. McCallum, Freitag and Pereira 2000 (MEMM), "
-    "Lafferty, McCallum and Pereira 2001 (CRF)",
+    paper="cf. McCallum et al. 2000 (MEMM), Lafferty et al. 2001 (CRF)",
     source="003 DLM16",
     aliases=("DLM16",),
     protocols=("LogProb", "Step"),
@@ -33,13 +32,8 @@ SIZES = REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: RemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = small_embedding(vocabulary.size, config.width)
-    states = MixtureStates(config.states, config.width, vocabulary, tied=embedding)
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    embedding, states = make_tied_states(config, vocabulary)
     transition = TokenStateTransition(config.states, embedding, config.dropout)
-    return AutoregressiveLM(
-        vocabulary=vocabulary,
-        backbone=LocalStates(TokenPosterior(states), transition),
-        emission=WeightedStates(states),
-        objective=NextToken(),
-    )
+    backbone = LocalStates(TokenPosterior(states), transition)
+    return assemble_lm(vocabulary, backbone, WeightedStates(states))

@@ -1,4 +1,4 @@
-"""Local CRF of order two: combine both words' posteriors of the state, then make a transition.
+"""Next-word model: both previous words' latent-state posteriors multiplied, then a transition.
 
     P(z_{i+2}) = Σ_z P(z_{i+2} | z)_{s_{i+1}} norm_z[P(z | s_{i+1}) P(z | s_i)]
     P(z | s_{i+1}) ∝ P(z) P(s_{i+1} | z);  P(z | s_i) as local-crf predicts it after s_i
@@ -12,17 +12,16 @@ from __future__ import annotations
 from lmlab.backbones.local_states import TokenPosterior, TwoTokenStates
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import MixtureStates, WeightedStates
+from lmlab.emissions.mixture import WeightedStates
 from lmlab.layers.state_transition import TokenStateTransition
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
+from lmlab.zoo._next_token import assemble_lm
+from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, make_tied_states
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM17; cf. McCallum, Freitag and Pereira 2000 (MEMM), "
-    "Lafferty, McCallum and Pereira 2001 (CRF)",
+    paper="cf. McCallum et al. 2000 (MEMM), Lafferty et al. 2001 (CRF)",
     source="003 DLM17",
     aliases=("DLM17",),
     protocols=("LogProb", "Step"),
@@ -33,13 +32,8 @@ SIZES = REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: RemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = small_embedding(vocabulary.size, config.width)
-    states = MixtureStates(config.states, config.width, vocabulary, tied=embedding)
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    embedding, states = make_tied_states(config, vocabulary)
     transition = TokenStateTransition(config.states, embedding, config.dropout)
-    return AutoregressiveLM(
-        vocabulary=vocabulary,
-        backbone=TwoTokenStates(TokenPosterior(states), transition),
-        emission=WeightedStates(states),
-        objective=NextToken(),
-    )
+    backbone = TwoTokenStates(TokenPosterior(states), transition)
+    return assemble_lm(vocabulary, backbone, WeightedStates(states))

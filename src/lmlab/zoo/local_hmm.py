@@ -1,4 +1,4 @@
-"""Local HMM: infer the previous word's state from that word alone, then make one transition.
+"""Bigram with latent states: previous word's state posterior, then one fixed HMM transition.
 
     p(s_{i+1} | s_i) = Σ_{z'} P(s_{i+1} | z') Σ_z P(z' | z) P(z | s_i)
     P(z | s) ∝ P(z) P(s | z),  P(s | z) = softmax_s(e(s) · v_z) on both sides
@@ -15,13 +15,13 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import MixtureStates, WeightedStates
 from lmlab.layers.state_transition import StateTransition
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._next_token import assemble_lm
 from lmlab.zoo._remix import STATES_RECIPES, StateMixtureConfig
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM15; cf. Rabiner 1989 (HMM)",
+    paper="cf. Rabiner 1989 (HMM)",
     source="003 DLM15",
     aliases=("DLM15",),
     protocols=("LogProb", "Step"),
@@ -36,11 +36,7 @@ SIZES = {
 RECIPES = STATES_RECIPES
 
 
-def build(config: StateMixtureConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     states = MixtureStates(config.states, config.width, vocabulary)
-    return AutoregressiveLM(
-        vocabulary=vocabulary,
-        backbone=LocalStates(TokenPosterior(states), StateTransition(config.states, config.width)),
-        emission=WeightedStates(states),
-        objective=NextToken(),
-    )
+    backbone = LocalStates(TokenPosterior(states), StateTransition(config.states, config.width))
+    return assemble_lm(vocabulary, backbone, WeightedStates(states))

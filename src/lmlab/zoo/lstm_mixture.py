@@ -1,4 +1,4 @@
-"""LSTM with a cosine mixture emission: the hidden state weighs K states, each a distribution.
+"""LSTM LM whose output mixes K word distributions (cosine softmax); learned initial states.
 
     c' = f∘c + i∘g;  h' = o∘tanh(c')
     p(next) = Σ_z P(z | h) P(next | z);  P(s | z) = softmax_s(β_z cos(e_s, v_z)), K states
@@ -13,28 +13,23 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.recurrent_cells import LSTMCell
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._recurrent import (
-    RECURRENT_MIXTURE_RECIPES,
-    RECURRENT_MIXTURE_SIZES,
-    RecurrentMixtureConfig,
-    build_recurrent,
-)
+from lmlab.zoo import _recurrent as parts
 
 CARD = Card(
     family="recurrent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM26",
+    paper="cf. Hochreiter and Schmidhuber 1997 (LSTM), Yang et al. 2018 (mixture of softmaxes)",
     source="003 DLM26",
     aliases=("DLM26",),
     protocols=("LogProb", "Step"),
     objectives=("next-token", "nce", "importance", "sampled-softmax"),
-    oracle="mixture and starts summed by hand: tests/parity/test_mixed_starts.py",
+    oracle="mixture and starts summed by hand: tests/parity/test_initial_state_mixture.py",
 )
 
-Config = RecurrentMixtureConfig
-SIZES = RECURRENT_MIXTURE_SIZES
-RECIPES = RECURRENT_MIXTURE_RECIPES
+Config = parts.RecurrentMixtureConfig
+SIZES = parts.RECURRENT_MIXTURE_SIZES
+RECIPES = parts.RECURRENT_MIXTURE_RECIPES
 
 
-def build(config: RecurrentMixtureConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
-    return build_recurrent(config, vocabulary, LSTMCell)
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    return parts.build_rnn_lm(config, vocabulary, LSTMCell)

@@ -1,4 +1,4 @@
-"""LSTM with normalised embeddings and a cosine softmax: only directions matter.
+"""LSTM language model with normalised embeddings and a cosine softmax: only directions matter.
 
     x = √W e(s)/|e(s)|;  h by the LSTM;  p(k) = softmax_k(β cos(e_k, h)), β learned
 
@@ -13,16 +13,16 @@ from torch import nn
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.cosine_softmax import CosineSoftmax
+from lmlab.emissions.softmax import CosineSoftmax
 from lmlab.layers.recurrent_cells import LSTMCell
 from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.zoo import _recurrent as parts
 from lmlab.zoo._emissions import EmissionName
-from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
 
 CARD = Card(
     family="recurrent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM23; cf. Wang et al. 2017, NormFace (scaled cosine softmax)",
+    paper="cf. Wang et al. 2017, NormFace (scaled cosine softmax)",
     source="003 DLM23",
     aliases=("DLM23",),
     protocols=("LogProb", "Step"),
@@ -32,7 +32,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentConfig):
+class Config(parts.RecurrentConfig):
     """Settings of the LSTM with a cosine softmax."""
 
     emission: EmissionName = "sphere"
@@ -41,12 +41,8 @@ class Config(RecurrentConfig):
     """Initial β; None for √width."""
 
 
-SIZES = {
-    "tiny": Config(width=16, dropout=0.0),
-    "small": Config(),
-    "base": Config(width=650, layers=2, dropout=0.5, tied=True),
-}
-RECIPES = RECURRENT_RECIPES
+SIZES = parts.make_recurrent_sizes(Config)
+RECIPES = parts.RECURRENT_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
@@ -54,5 +50,5 @@ def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
         scale, dropout = config.scale, config.dropout
         return CosineSoftmax(config.width, vocabulary, tied=tied, scale=scale, dropout=dropout)
 
-    own = sphere if config.emission == "sphere" else None
-    return build_recurrent(config, vocabulary, LSTMCell, emission=own)
+    emission = sphere if config.emission == "sphere" else None
+    return parts.build_rnn_lm(config, vocabulary, LSTMCell, emission=emission)

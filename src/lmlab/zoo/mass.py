@@ -18,13 +18,8 @@ from lmlab.models.denoising_seq2seq import MASS
 from lmlab.objectives.denoising_base import DenoisingSpecialTokens
 from lmlab.objectives.masked_span import ContiguousSpan, MASSObjective
 from lmlab.objectives.masking.token_masking import MaskReplacement
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    DecoderConfig,
-    make_encoder_decoder,
-    make_softmax,
-    make_token_embedding,
-)
+from lmlab.zoo._transformer import make_encoder_decoder, make_softmax, make_token_embedding
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, DecoderConfig, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -52,31 +47,25 @@ class Config(DecoderConfig):
     """Share of the texts generated whole from a single mask, as log_prob needs."""
     masked: float = field(default=0.8, metadata={"at_least": 0, "at_most": 1})
     """Share of the span's tokens masked in the encoder input."""
-    swapped: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
+    random_rate: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
     """Share of them replaced by random tokens; the rest is unchanged."""
 
 
-SIZES = {
+SIZES = make_sizes(
+    Config,
     # All targets are masked, so that tests can check that none leaks.
-    "tiny": Config(
-        width=16,
-        layers=2,
-        length=64,
-        dropout=0.0,
-        attention_dropout=0.0,
-        full_mask_rate=0.5,
-        masked=0.9,
-    ),
-    "small": Config(),
-    "base": Config(width=1024, layers=6, heads=16, length=512),
-}
+    tiny={"heads": 4, "full_mask_rate": 0.5, "masked": 0.9},
+    base={"width": 1024, "layers": 6, "heads": 16},
+)
 RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> MASS:
     tokens = make_token_embedding(config, vocabulary)
     span = ContiguousSpan(span_share=config.share, tokens=config.tokens)
-    shown = MaskReplacement(vocabulary=vocabulary, mask=config.masked, random=config.swapped)
+    replacement = MaskReplacement(
+        vocabulary=vocabulary, mask=config.masked, random=config.random_rate
+    )
     system = MASS(
         vocabulary=vocabulary,
         backbone=make_encoder_decoder(config, tokens),
@@ -84,8 +73,8 @@ def build(config: Config, vocabulary: Vocabulary) -> MASS:
         objective=MASSObjective(
             DenoisingSpecialTokens.from_vocabulary(vocabulary),
             span,
-            shown,
-            whole=config.full_mask_rate,
+            replacement,
+            full_mask_rate=config.full_mask_rate,
         ),
     )
     system.validation_metric, system.window = "loss", config.length - 1

@@ -1,4 +1,4 @@
-"""mGRU: a reduced minimal gated unit with a cosine mixture emission and twelve ablation switches.
+"""Reduced minimal gated unit (mGRU) LM, twelve ablation switches; mixture of K cosine softmaxes.
 
     f = σ(h V_f)         [0 off: no h V_f]
     g = tanh(x U_h)      [1 off: no x U_h]      [4 off: sigmoid instead of tanh]
@@ -23,17 +23,12 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.switch_cells import MGRU_SWITCHES
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._recurrent import (
-    RECURRENT_MIXTURE_RECIPES,
-    RecurrentMixtureConfig,
-    build_cell,
-    build_recurrent,
-)
+from lmlab.zoo import _recurrent as parts
 
 CARD = Card(
     family="recurrent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM47; cf. Heck and Salem 2017, Simplified Minimal Gated Unit",
+    paper="cf. Heck and Salem 2017, Simplified Minimal Gated Unit",
     source="003 DLM47",
     aliases=("DLM47",),
     protocols=("LogProb", "Step"),
@@ -57,20 +52,16 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentMixtureConfig):
+class Config(parts.RecurrentMixtureConfig):
     """Settings of the mGRU."""
 
     off: tuple[int, ...] = field(default=(), metadata={"switches": MGRU_SWITCHES})
     """Switches to turn off, by number or name: 4,6 or tanh,no-centring."""
 
 
-SIZES = {
-    "tiny": Config(width=16, states=12, dropout=0.0),
-    "small": Config(),
-    "base": Config(width=512, states=1000, dropout=0.5, tied=True),
-}
-RECIPES = RECURRENT_MIXTURE_RECIPES
+SIZES = parts.make_recurrent_mixture_sizes(Config)
+RECIPES = parts.RECURRENT_MIXTURE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    return build_recurrent(config, vocabulary, partial(build_cell, "mgru", off=config.off))
+    return parts.build_rnn_lm(config, vocabulary, partial(parts.build_cell, "mgru", off=config.off))

@@ -11,17 +11,10 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.latent_decoders import ParallelDecoder
-from lmlab.backbones.sentence_encoders import FlattenedEncoder
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import Autoencoder
-from lmlab.zoo._sentence_autoencoders import (
-    AUTOENCODER_MULTI30K,
-    FixedLengthAutoencoderConfig,
-    build_autoencoder,
-    build_embedding,
-)
+from lmlab.zoo import _sentence_autoencoders as parts
 
 CARD = Card(
     family="autoencoder",
@@ -42,7 +35,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(FixedLengthAutoencoderConfig):
+class Config(parts.FixedLengthAutoencoderConfig):
     """Settings of the MLP autoencoder."""
 
     ffn_width: int = field(default=256, metadata={"at_least": 1})
@@ -54,17 +47,12 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, latent=512, length=64, ffn_width=1024),
 }
-RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "length": 20}}
+RECIPES = parts.FIXED_LENGTH_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> Autoencoder:
-    places, width, latent, inner = config.length - 1, config.width, config.latent, config.ffn_width
-    read = nn.Sequential(nn.Linear(places * width, inner), nn.Tanh(), nn.Linear(inner, latent))
-    write = nn.Sequential(nn.Linear(latent, inner), nn.Tanh(), nn.Linear(inner, places * width))
-    embedding = build_embedding(config, vocabulary)
-    return build_autoencoder(
-        config,
-        vocabulary,
-        FlattenedEncoder(embedding, read, places=places, width=latent),
-        ParallelDecoder(write, latent=latent, places=places, width=width),
-    )
+    values, latent = (config.length - 1) * config.width, config.latent
+    hidden = config.ffn_width
+    encode = nn.Sequential(nn.Linear(values, hidden), nn.Tanh(), nn.Linear(hidden, latent))
+    decode = nn.Sequential(nn.Linear(latent, hidden), nn.Tanh(), nn.Linear(hidden, values))
+    return parts.build_fixed_length_autoencoder(config, vocabulary, encode, decode)

@@ -15,13 +15,8 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.objectives.permuted_masking import MaskedPermutedLM
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    PositionName,
-    TransformerConfig,
-    make_softmax,
-    make_token_embedding,
-)
+from lmlab.zoo import _transformer_config as parts
+from lmlab.zoo._transformer import make_softmax, make_token_embedding
 from lmlab.zoo._two_stream import make_mpnet_backbone
 
 CARD = Card(
@@ -40,27 +35,17 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(parts.BERTEncoderConfig):
     """Settings of MPNet; attention has relative buckets in addition to `positions`."""
 
-    positions: PositionName = "learned"
+    positions: parts.PositionName = "learned"
     """Absolute positions: learned, sinusoidal, concatenated or none."""
-    pre_norm: bool = False
-    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
-    embedding_norm: bool = True
-    """Whether to normalise the embedding output."""
-    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """Epsilon of the norms, added to the variance."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Share of the tokens that are predicted, the last in the order."""
 
 
-SIZES = {
-    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
-RECIPES = TRANSFORMER_RECIPES
+SIZES = parts.make_sizes(Config)
+RECIPES = parts.TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:

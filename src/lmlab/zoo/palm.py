@@ -1,4 +1,4 @@
-"""PALM: pre-train an encoder by masked LM, then an encoder-decoder to continue the text.
+"""PALM: masked LM pre-training of the encoder, then text continuation with a copying decoder.
 
     stage one: q(s_t | masked s) at the encoder;  stage two: p(s_>c | masked s_≤c), c = 0.8 T
 
@@ -17,13 +17,9 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.denoising_seq2seq import DenoisingSeq2Seq
 from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
 from lmlab.objectives.text_continuation import PALMObjective
-from lmlab.zoo._denoising import (
-    PostNormDenoisingConfig,
-    make_denoising_encoder_decoder,
-    make_denoising_seq2seq,
-    make_special_tokens,
-)
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_softmax, make_token_embedding
+from lmlab.zoo import _denoising as parts
+from lmlab.zoo._transformer import make_softmax, make_token_embedding
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -35,12 +31,12 @@ CARD = Card(
     conditional=True,
     oracle="transformers' BART with the same weights where nothing is copied: "
     "tests/parity/test_hf_bart.py; stages, views and copies by hand: "
-    "tests/unit/objectives/test_continuation.py",
+    "tests/unit/objectives/test_text_continuation.py",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PostNormDenoisingConfig):
+class Config(parts.PostNormDenoisingConfig):
     """Settings of PALM."""
 
     stage_one_steps: int = field(default=1000, metadata={"at_least": 0})
@@ -55,31 +51,28 @@ class Config(PostNormDenoisingConfig):
     """Whether the decoder can copy source tokens (pointer-generator)."""
 
 
-TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)
-SIZES = {
-    "tiny": replace(TINY, stage_one_steps=4, full_mask_rate=0.5),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512, stage_one_steps=100_000),
-}
+SIZES = make_sizes(
+    Config, tiny={"stage_one_steps": 4, "full_mask_rate": 0.5}, base={"stage_one_steps": 100_000}
+)
 RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> DenoisingSeq2Seq:
-    tokens, spelling = (
-        make_token_embedding(config, vocabulary),
-        make_special_tokens(config, vocabulary),
-    )
+    tokens = make_token_embedding(config, vocabulary)
+    special_tokens = parts.make_special_tokens(config, vocabulary)
     objective = PALMObjective(
-        spelling,
+        special_tokens,
         IndependentMasking(config.rate),
-        MaskReplacement(vocabulary=replace(vocabulary, mask=spelling.mask)),
+        MaskReplacement(vocabulary=replace(vocabulary, mask=special_tokens.mask)),
         make_softmax(config, vocabulary, tokens, bias=True, head=True),
         first=config.first,
         stage_one_steps=config.stage_one_steps,
         joint=config.joint,
-        whole=config.full_mask_rate,
+        full_mask_rate=config.full_mask_rate,
     )
-    backbone = make_denoising_encoder_decoder(
+    backbone = parts.make_denoising_encoder_decoder(
         config, tokens, vocabulary, copies=config.copy_mechanism
     )
-    return make_denoising_seq2seq(config, vocabulary, objective, tokens=tokens, backbone=backbone)
+    return parts.make_denoising_seq2seq(
+        config, vocabulary, objective, tokens=tokens, backbone=backbone
+    )

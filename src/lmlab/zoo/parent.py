@@ -1,4 +1,4 @@
-"""Latent-parent bigram: a token depends on one of the last words, under a uniform prior.
+"""Skip-bigram mixture: the source is a latent word of the last n, uniform prior, shared matrix.
 
     p(s_i = k | s_<i) = Σ_a P(a) softmax_k(e(k) · W e(s_a) + b_k), P(a) uniform
 
@@ -10,21 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.latent_parents import LatentParents, TypedTransitions, UniformPrior
+from lmlab.backbones.latent_parents import UniformPrior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM2; cf. Saul and Pereira 1997 (mixed-order Markov models)",
+    paper="cf. Saul and Pereira 1997 (mixed-order Markov models)",
     source="003 DLM2",
     aliases=("DLM2",),
     protocols=("LogProb", "Step"),
@@ -33,7 +28,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentChoiceConfig):
+class Config(parts.LatentChoiceConfig):
     """Settings of the latent-parent model."""
 
     max_distance: int | None = field(default=5, metadata={"at_least": 1})
@@ -45,15 +40,10 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
-    backbone = LatentParents(
-        embedding,
-        UniformPrior(config.max_distance),
-        TypedTransitions(config.width),
-        dropout=config.dropout,
-    )
-    return build_latent_choice_lm(backbone, embedding, vocabulary)
+    embedding = parts.new_embedding(config, vocabulary)
+    backbone = parts.make_latent_parents(config, embedding, UniformPrior(config.max_distance))
+    return parts.build_latent_choice_lm(backbone, embedding, vocabulary)

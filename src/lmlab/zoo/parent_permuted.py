@@ -14,17 +14,12 @@ from lmlab.backbones.window import PermutedWindow
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM3; cf. Mnih and Hinton 2007 (log-bilinear)",
+    paper="cf. Mnih and Hinton 2007 (log-bilinear)",
     source="003 DLM3",
     aliases=("DLM3",),
     protocols=("LogProb", "Step"),
@@ -33,7 +28,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentChoiceConfig):
+class Config(parts.LatentChoiceConfig):
     """Settings of the log-bilinear n-gram with a latent order."""
 
     size: int = field(default=3, metadata={"at_least": 2, "at_most": 5})
@@ -45,10 +40,10 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, size=4, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
+    embedding = parts.new_embedding(config, vocabulary)
     backbone = PermutedWindow(embedding, config.size, dropout=config.dropout)
-    return build_latent_choice_lm(backbone, embedding, vocabulary)
+    return parts.build_latent_choice_lm(backbone, embedding, vocabulary)

@@ -1,4 +1,4 @@
-"""Latent-parent bigram with a learned prior over parents for each position.
+"""Skip-bigram mixture: the source is a latent earlier word, with a learned prior per position.
 
     p(s_i = k | s_<i) = Σ_{a<i} P(a | i) softmax_k(e(k) · W e(s_a) + b_k), P(a | i) a learned table
 
@@ -7,52 +7,32 @@ The prior can put its weight on the start token, which ignores the context.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from lmlab.backbones.latent_parents import LatentParents, LearnedPrior, TypedTransitions
+from lmlab.backbones.latent_parents import LearnedPrior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM5; cf. Saul and Pereira 1997 (mixed-order Markov models)",
+    paper="cf. Saul and Pereira 1997 (mixed-order Markov models)",
     source="003 DLM5",
     aliases=("DLM5",),
     protocols=("LogProb", "Step"),
     oracle="brute force over parents: tests/parity/test_parents.py",
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Config(LatentChoiceConfig):
-    """Settings of the latent-parent model with a learned prior."""
-
-    length: int = field(default=32, metadata={"at_least": 2})
-    """Positions with their own prior; later ones share the last, over `length` words."""
-
-
+Config = parts.LearnedPriorConfig
 SIZES = {
     "tiny": Config(width=16, length=6, dropout=0.0),
     "small": Config(),
     "base": Config(width=512, length=64, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
-    backbone = LatentParents(
-        embedding,
-        LearnedPrior(config.length),
-        TypedTransitions(config.width),
-        dropout=config.dropout,
-    )
-    return build_latent_choice_lm(backbone, embedding, vocabulary)
+    embedding = parts.new_embedding(config, vocabulary)
+    backbone = parts.make_latent_parents(config, embedding, LearnedPrior(config.length))
+    return parts.build_latent_choice_lm(backbone, embedding, vocabulary)

@@ -1,4 +1,4 @@
-"""Latent-parent bigram with R latent relation types, one matrix each.
+"""Skip-bigram mixture: a latent earlier word and one of R latent matrices, both summed out.
 
     p(s_i = k | s_<i) = Σ_{a<i} P(a | i) Σ_{r=1..R} π_r softmax_k(e(k) · W_r e(s_a) + b_k)
 
@@ -10,21 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.latent_parents import LatentParents, LearnedPrior, TypedTransitions
+from lmlab.backbones.latent_parents import LearnedPrior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM6; cf. Saul and Pereira 1997 (mixed-order Markov models)",
+    paper="cf. Saul and Pereira 1997 (mixed-order Markov models)",
     source="003 DLM6",
     aliases=("DLM6",),
     protocols=("LogProb", "Step"),
@@ -33,11 +28,9 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentChoiceConfig):
+class Config(parts.LearnedPriorConfig):
     """Settings of the latent-parent model with relation types."""
 
-    length: int = field(default=32, metadata={"at_least": 2})
-    """Positions with their own prior; later ones share the last, over `length` words."""
     types: int = field(default=2, metadata={"at_least": 1})
     """R, relation types."""
 
@@ -47,15 +40,12 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, length=64, types=4, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
-    backbone = LatentParents(
-        embedding,
-        LearnedPrior(config.length),
-        TypedTransitions(config.width, config.types),
-        dropout=config.dropout,
+    embedding = parts.new_embedding(config, vocabulary)
+    backbone = parts.make_latent_parents(
+        config, embedding, LearnedPrior(config.length), types=config.types
     )
-    return build_latent_choice_lm(backbone, embedding, vocabulary)
+    return parts.build_latent_choice_lm(backbone, embedding, vocabulary)

@@ -2,7 +2,7 @@
 
     p(s) = Σ_trees P(root → A) Π_nodes P(A → B C) Π_leaves P(A → s_i)
 
-Exact at a cost of T³ for a sentence of T words; sentences of more than `longest` words are refused.
+Exact at a cost of T³ for a sentence of T words; `max_length` is the longest accepted, in words.
 Token scores are ratios of prefix probabilities (Jelinek and Lafferty 1991), so truncated text has a
 probability too: that of all sentences with this prefix. The empty sentence has its own rule. The
 grammar can be inconsistent: mass of infinite trees then stays with unfinished prefixes.
@@ -36,17 +36,17 @@ class Config:
     """P, preterminals."""
     width: int = field(default=64, metadata={"at_least": 1})
     """Size of symbol vectors."""
-    longest: int = field(default=60, metadata={"at_least": 1})
+    max_length: int = field(default=60, metadata={"at_least": 1})
     """Maximum words of a sentence T; memory is O(T²), time O(T³)."""
 
 
 SIZES = {
     "tiny": Config(nonterminals=3, preterminals=4, width=16),
     "small": Config(),
-    "base": Config(nonterminals=30, preterminals=60, width=256, longest=40),
+    "base": Config(nonterminals=30, preterminals=60, width=256, max_length=40),
 }
 
 
 def build(config: Config, vocabulary: Vocabulary) -> PCFG:
     grammar = NeuralPCFG(config.nonterminals, config.preterminals, config.width, vocabulary)
-    return PCFG(grammar, vocabulary, longest=config.longest)
+    return PCFG(grammar, vocabulary, max_length=config.max_length)

@@ -13,20 +13,15 @@ leaves in the source.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
 from lmlab.models.denoising_seq2seq import DenoisingSeq2Seq
 from lmlab.objectives.gap_sentences import GapSentenceGeneration, make_gap_selection
-from lmlab.zoo._denoising import (
-    DenoisingConfig,
-    make_denoising_seq2seq,
-    make_sentence_splitter,
-    make_special_tokens,
-)
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, PositionName
+from lmlab.zoo import _denoising as parts
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, PositionName, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -41,7 +36,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DenoisingConfig):
+class Config(parts.DenoisingConfig):
     """Settings of PEGASUS."""
 
     positions: PositionName = "sinusoidal"
@@ -58,22 +53,17 @@ class Config(DenoisingConfig):
     """Pseudo-sentence length in tokens, for texts of one sentence."""
 
 
-TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)
-SIZES = {
-    "tiny": replace(TINY, full_mask_rate=0.5),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+SIZES = make_sizes(Config, tiny={"full_mask_rate": 0.5})
 RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> DenoisingSeq2Seq:
     objective = GapSentenceGeneration(
-        make_special_tokens(config, vocabulary),
+        parts.make_special_tokens(config, vocabulary),
         make_gap_selection(config.choice),
-        sentences=make_sentence_splitter(vocabulary),
+        sentences=parts.make_sentence_splitter(vocabulary),
         rate=config.rate,
         segment_length=config.segment_length,
-        whole=config.full_mask_rate,
+        full_mask_rate=config.full_mask_rate,
     )
-    return make_denoising_seq2seq(config, vocabulary, objective)
+    return parts.make_denoising_seq2seq(config, vocabulary, objective)

@@ -1,4 +1,4 @@
-"""Product of experts of weak remixes, trained on a lower bound, scored with the exact normaliser.
+"""Product of experts of G aggregate Markov bigrams, trained on a lower bound, scored exactly.
 
     p(s | s_{i-1}) = Π_g f_g(s | s_{i-1}) / Σ_s' Π_g f_g(s' | s_{i-1}) ≥ Π_g f_g(s | s_{i-1})
     f_g(s | s_{i-1}) = Σ_z P_g(s | z) P_g(z | s_{i-1})
@@ -18,14 +18,14 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import MixtureEmission, MixtureStates, ProductOfMixtures
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.lower_bound import LowerBoundObjective
-from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._remix import REMIX_RECIPES, RemixConfig, small_embedding
+from lmlab.objectives.next_token import LowerBoundObjective, NextToken
+from lmlab.zoo._next_token import small_embedding
+from lmlab.zoo._remix import REMIX_RECIPES, RemixConfig
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM19; cf. Hinton 2002 (products of experts)",
+    paper="cf. Hinton 2002 (products of experts)",
     source="003 DLM19",
     aliases=("DLM19",),
     protocols=("LogProb", "Step"),

@@ -10,16 +10,14 @@ token, which is exact here: document weights are updated by the generated prefix
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lmlab.core.card import Card
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.rag import RAG
 from lmlab.objectives.document_marginalisation import RAGSequenceMarginal
 from lmlab.retrieval.documents import Documents
-from lmlab.zoo._rag import LARGE, TINY, RagConfig, make_rag
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._rag import RAG_SIZES, RagConfig, make_rag
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES
 
 CARD = Card(
     family="retrieval",
@@ -33,13 +31,8 @@ CARD = Card(
     oracle="transformers' RagSequenceForGeneration, and all texts: tests/parity/test_rag.py",
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Config(RagConfig):
-    """Settings of RAG-Sequence."""
-
-
-SIZES = {"tiny": Config(**TINY), "small": Config(), "base": Config(**LARGE)}
+Config = RagConfig
+SIZES = RAG_SIZES
 RECIPES = TRANSFORMER_RECIPES
 
 

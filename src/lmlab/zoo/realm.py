@@ -1,4 +1,4 @@
-"""REALM: masked LM pre-training with a latent retrieved document and a learned retriever.
+"""REALM: masked LM with a latent retrieved document, learned retriever; also open-domain QA.
 
     p(y | x) = Σ_{z ∈ top-k} p(y | z, x) p(z | x),   p(z | x) ∝ exp(q(x) · d(z))
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
@@ -41,12 +41,36 @@ from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.retriever import Retriever
 from lmlab.retrieval.salient_span_masking import SalientSpanMasking, title_names
-from lmlab.zoo._retrieval import RETRIEVER_RECIPES, RetrieverConfig, make_encoders
+from lmlab.zoo._retrieval import RETRIEVER_RECIPES, RETRIEVER_TINY, RetrieverConfig, make_encoders
 from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_transformer
+
+PLACEHOLDER_DOCUMENTS = Documents([Document(name="nothing", text="nothing")])
+"""Placeholder when a base is rebuilt only for its weights."""
+
+CARD = Card(
+    family="retrieval",
+    kind="pseudo",
+    paper="Guu et al. 2020, REALM; Lee et al. 2019 (warm start)",
+    source="004 §1.3.2",
+    protocols=("LogProb", "Fill", "Encode", "EncodeQueries", "Retrieve", "Ask"),
+    objectives=("masked", "spans"),
+    needs=("base", "documents"),
+    default_memories={"documents": "wordnet"},
+    conditional=True,
+    corpus="wordnet",
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
+        "source": (
+            "masked words are predicted in single texts: only objective=spans takes questions"
+        ),
+    },
+    oracle="the sum over all documents by loops, and its gradient: tests/parity/test_realm.py",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealmConfig(RetrieverConfig):
+class Config(RetrieverConfig):
     """Settings of REALM; Transformer settings apply to both encoders and the reader."""
 
     length: int = field(default=128, metadata={"at_least": 4})
@@ -86,37 +110,32 @@ class RealmConfig(RetrieverConfig):
             raise UserError("retrieved must be at least 1 for objective=spans, got 0.")
 
 
-TINY: dict[str, Any] = {
-    "width": 16,
-    "layers": 2,
-    "heads": 2,
-    "vector_width": 8,
-    "pre_norm": True,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "document_length": 16,
-    "retrieved": 2,
-    "refresh": 2,
+SIZES = {
+    "tiny": Config(
+        **RETRIEVER_TINY | {"width": 16, "layers": 2}, document_length=16, retrieved=2, refresh=2
+    ),
+    "small": Config(),
+    # As in the paper.
+    "base": Config(
+        width=768,
+        layers=12,
+        heads=12,
+        length=288,
+        document_length=288,
+        retrieved=8,
+        shared_encoders="nothing",
+    ),
 }
-"""Size for tests."""
-LARGE: dict[str, Any] = {
-    "width": 768,
-    "layers": 12,
-    "heads": 12,
-    "length": 288,
-    "document_length": 288,
-    "retrieved": 8,
-    "shared_encoders": "nothing",
-}
-"""Size in the paper."""
-PLACEHOLDER_DOCUMENTS = Documents([Document(name="nothing", text="nothing")])
-"""Placeholder when a base is rebuilt only for its weights."""
+RECIPES = RETRIEVER_RECIPES
 
 
-def make_realm(
-    config: RealmConfig, vocabulary: Vocabulary, documents: Documents | None, base: System | None
+def build(
+    config: Config,
+    vocabulary: Vocabulary,
+    *,
+    documents: Documents | None = None,
+    base: System | None = None,
 ) -> RetrieverModel:
-    """Retriever, reader and objective, initialised from a base if given."""
     make = make_masked_realm if config.objective == "masked" else make_open_qa
     system = make(config, vocabulary, documents or PLACEHOLDER_DOCUMENTS)
     system.window = config.length - 1
@@ -128,15 +147,15 @@ def make_realm(
     return system
 
 
-def make_retriever(config: RealmConfig, vocabulary: Vocabulary, documents: Documents) -> Retriever:
+def make_retriever(config: Config, vocabulary: Vocabulary, documents: Documents) -> Retriever:
     """Bi-encoder with the document index."""
-    longest = max(config.length, config.document_length)
-    questions, encoder = make_encoders(replace(config, length=longest), vocabulary)
+    max_length = max(config.length, config.document_length)
+    questions, encoder = make_encoders(replace(config, length=max_length), vocabulary)
     memory = DocumentMemory(
         documents,
         vocabulary,
         width=questions.width,
-        longest=config.document_length,
+        max_document_length=config.document_length,
         kind=config.index,
     )
     return Retriever(
@@ -150,20 +169,20 @@ def make_retriever(config: RealmConfig, vocabulary: Vocabulary, documents: Docum
     )
 
 
-def make_masked_realm(config: RealmConfig, vocabulary: Vocabulary, documents: Documents) -> REALM:
+def make_masked_realm(config: Config, vocabulary: Vocabulary, documents: Documents) -> REALM:
     """REALM for masked pre-training."""
     require_mask_token(vocabulary)
     settings = reader_config(config)
     tokens = make_token_embedding(settings, vocabulary)
     reader = make_transformer(settings, tokens)
-    choice: MaskingStrategy = IndependentMasking(config.rate)
+    masking: MaskingStrategy = IndependentMasking(config.rate)
     mentions = None
     if config.salient_spans:
         mentions = MentionUnits(partial(title_names, documents), WordUnits(vocabulary))
-        choice = SalientSpanMasking(mentions, config.rate)
+        masking = SalientSpanMasking(mentions, config.rate)
     objective = REALMObjective(
         vocabulary,
-        choice,
+        masking,
         MaskReplacement(vocabulary=vocabulary, mask=1.0, random=0.0),
         units=mentions,
     )
@@ -175,11 +194,11 @@ def make_masked_realm(config: RealmConfig, vocabulary: Vocabulary, documents: Do
     )
 
 
-def make_open_qa(config: RealmConfig, vocabulary: Vocabulary, documents: Documents) -> OpenQAModel:
+def make_open_qa(config: Config, vocabulary: Vocabulary, documents: Documents) -> OpenQAModel:
     """REALM for open-domain question answering."""
     settings = reader_config(config)
     reader = make_transformer(settings, make_token_embedding(settings, vocabulary))
-    spans = SpanScorer(config.width, longest=config.max_answer_length)
+    spans = SpanScorer(config.width, max_span_length=config.max_answer_length)
     init_transformer_weights(spans, config.width)
     return OpenQAModel(
         vocabulary=vocabulary,
@@ -189,47 +208,6 @@ def make_open_qa(config: RealmConfig, vocabulary: Vocabulary, documents: Documen
     )
 
 
-def reader_config(config: RealmConfig) -> RealmConfig:
+def reader_config(config: Config) -> Config:
     """Settings of the reader, whose input is a text followed by a document."""
     return replace(config, length=config.length + config.document_length - 1, segments=2)
-
-
-CARD = Card(
-    family="retrieval",
-    kind="pseudo",
-    paper="Guu et al. 2020, REALM; Lee et al. 2019 (warm start)",
-    source="004 §1.3.2",
-    protocols=("LogProb", "Fill", "Encode", "EncodeQueries", "Retrieve", "Ask"),
-    objectives=("masked", "spans"),
-    needs=("base", "documents"),
-    default_memories={"documents": "wordnet"},
-    conditional=True,
-    corpus="wordnet",
-    exempt={
-        "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it predicts single tokens given all the others, and can't sample a text",
-        "source": (
-            "masked words are predicted in single texts: only objective=spans takes questions"
-        ),
-    },
-    oracle="the sum over all documents by loops, and its gradient: tests/parity/test_realm.py",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(RealmConfig):
-    """Settings of REALM."""
-
-
-SIZES = {"tiny": Config(**TINY), "small": Config(), "base": Config(**LARGE)}
-RECIPES = RETRIEVER_RECIPES
-
-
-def build(
-    config: Config,
-    vocabulary: Vocabulary,
-    *,
-    documents: Documents | None = None,
-    base: System | None = None,
-) -> RetrieverModel:
-    return make_realm(config, vocabulary, documents, base)

@@ -1,9 +1,9 @@
-"""Remix: a low-rank bigram; the previous word weighs K latent states, each a distribution.
+"""Aggregate Markov bigram: the previous word weighs K latent states, each a word distribution.
 
     p(s_i | s_{i-1}) = Σ_z P(s_i | z) P(z | s_{i-1})
     P(s | z) = softmax_s(e(s) · v_z),  P(z | s) = softmax_z(c_z · e(s) + b_z)
 
-An aggregate Markov model with K classes. Input and output embeddings are tied.
+A bigram table of rank at most K. Input and output embeddings are tied.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 from lmlab.backbones.window import PreviousToken
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import MixtureEmission, MixtureStates
+from lmlab.emissions.mixture import MixtureEmission
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
+from lmlab.zoo._next_token import assemble_lm
+from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, make_tied_states
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM10; cf. Saul and Pereira 1997 (aggregate Markov models)",
+    paper="cf. Saul and Pereira 1997 (aggregate Markov models)",
     source="003 DLM10",
     aliases=("DLM10",),
     protocols=("LogProb", "Step"),
@@ -30,12 +30,7 @@ SIZES = REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: RemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = small_embedding(vocabulary.size, config.width)
-    states = MixtureStates(config.states, config.width, vocabulary, tied=embedding)
-    return AutoregressiveLM(
-        vocabulary=vocabulary,
-        backbone=PreviousToken(embedding, config.dropout),
-        emission=MixtureEmission(config.width, states),
-        objective=NextToken(),
-    )
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    embedding, states = make_tied_states(config, vocabulary)
+    backbone = PreviousToken(embedding, config.dropout)
+    return assemble_lm(vocabulary, backbone, MixtureEmission(config.width, states))

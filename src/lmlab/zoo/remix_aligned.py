@@ -1,4 +1,4 @@
-"""Remix with latent alignment: the state is predicted from any earlier word, marginalised.
+"""Bigram with latent states (aggregate Markov) whose source is any earlier word, summed out.
 
     p(s_i = k | s_<i) = Σ_{a<i} P(a | i) Σ_z P(z | s_a) P(k | z), P(a | i) a learned table
     P(z | s_a) = softmax_z(c_z · e(s_a) + b_z),  P(k | z) = softmax_k(e(k) · v_z)
@@ -15,17 +15,12 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import MixtureEmission, MixtureStates
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM13; cf. Saul and Pereira 1997 (aggregate Markov models)",
+    paper="cf. Saul and Pereira 1997 (aggregate Markov models)",
     source="003 DLM13",
     aliases=("DLM13",),
     protocols=("LogProb", "Step"),
@@ -34,7 +29,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentChoiceConfig):
+class Config(parts.LatentChoiceConfig):
     """Settings of the remix with latent alignment."""
 
     states: int = field(default=400, metadata={"at_least": 2})
@@ -48,13 +43,13 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, states=1024, length=64, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
+    embedding = parts.new_embedding(config, vocabulary)
     backbone = LatentParents(embedding, LearnedPrior(config.length), dropout=config.dropout)
     states = MixtureStates(config.states, config.width, vocabulary, tied=embedding)
-    return build_latent_choice_lm(
+    return parts.build_latent_choice_lm(
         backbone, embedding, vocabulary, MixtureEmission(config.width, states)
     )

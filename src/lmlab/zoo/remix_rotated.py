@@ -1,4 +1,4 @@
-"""Remix with a rotation component: K fixed states, or a linear map of the previous word's vector.
+"""Aggregate Markov bigram (K latent states) mixed with a log-bilinear bigram as one more component.
 
     p(s | s_{i-1}) = Σ_{z<K} P(z | s_{i-1}) softmax_s(e(s) · v_z)
                      + P(K | s_{i-1}) softmax_s(e(s) · R e(s_{i-1}))
@@ -12,15 +12,15 @@ from __future__ import annotations
 from lmlab.backbones.window import PreviousToken
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import MixtureStates, RotatedMixture
+from lmlab.emissions.mixture import RotatedMixture
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
+from lmlab.zoo._next_token import assemble_lm
+from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, make_tied_states
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM18",
+    paper="cf. Saul and Pereira 1997 (aggregate Markov models)",
     source="003 DLM18",
     aliases=("DLM18",),
     protocols=("LogProb", "Step"),
@@ -31,12 +31,7 @@ SIZES = REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: RemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = small_embedding(vocabulary.size, config.width)
-    states = MixtureStates(config.states, config.width, vocabulary, tied=embedding)
-    return AutoregressiveLM(
-        vocabulary=vocabulary,
-        backbone=PreviousToken(embedding, config.dropout),
-        emission=RotatedMixture(config.width, states),
-        objective=NextToken(),
-    )
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    embedding, states = make_tied_states(config, vocabulary)
+    backbone = PreviousToken(embedding, config.dropout)
+    return assemble_lm(vocabulary, backbone, RotatedMixture(config.width, states))

@@ -1,30 +1,26 @@
-"""Renewal model: a bigram interpolated with a unigram, weight ½ each.
+"""Log-bilinear bigram interpolated with a unigram, with weight ½ or a learned one.
 
-    p(s_i | s_{i-1}) = λ Q(s_i) + (1 - λ) W(s_i | s_{i-1}),  λ = 1/2
+    p(s_i | s_{i-1}) = λ Q(s_i) + (1 - λ) W(s_i | s_{i-1})
     Q = softmax_k(e(k) · q + b_k),  W = softmax_k(e(k) · W e(s_{i-1}) + b_k)
 
-At the end of a phrase the next word does not depend on the last: Q covers what W need not explain.
+λ is ½, or learned with `learned_weight`. At the end of a phrase the next word does not depend on
+the last (a renewal): Q covers what W need not explain.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmlab.backbones.latent_parents import LatentParents, Renewal, TypedTransitions, UniformPrior
+from lmlab.backbones.latent_parents import Renewal, UniformPrior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM7; cf. Jelinek and Mercer 1980 (linear interpolation)",
+    paper="cf. Jelinek and Mercer 1980 (linear interpolation)",
     source="003 DLM7",
     aliases=("DLM7",),
     protocols=("LogProb", "Step"),
@@ -33,7 +29,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentChoiceConfig):
+class Config(parts.LatentChoiceConfig):
     """Settings of the renewal model."""
 
     learned_weight: bool = False
@@ -45,13 +41,11 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
-    previous = LatentParents(
-        embedding, UniformPrior(reach=1), TypedTransitions(config.width), dropout=config.dropout
-    )
+    embedding = parts.new_embedding(config, vocabulary)
+    previous = parts.make_latent_parents(config, embedding, UniformPrior(max_distance=1))
     backbone = Renewal(previous, learned=config.learned_weight)
-    return build_latent_choice_lm(backbone, embedding, vocabulary)
+    return parts.build_latent_choice_lm(backbone, embedding, vocabulary)

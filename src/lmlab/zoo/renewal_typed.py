@@ -1,6 +1,6 @@
-"""Renewal model with K latent transition types: a unigram plus a mixture of K bigrams.
+"""Unigram interpolated with a mixture of K log-bilinear bigrams (latent transition types).
 
-p(s_i | s_{i-1}) = λ Q(s_i) + (1 - λ) Σ_{r=1..K} π_r W_r(s_i | s_{i-1}),  λ = 1/2
+p(s_i | s_{i-1}) = λ Q(s_i) + (1 - λ) Σ_{r=1..K} π_r W_r(s_i | s_{i-1}),  λ = 1/2 or learned
 Q = softmax_k(e(k) · q + b_k),  W_r = softmax_k(e(k) · W_r e(s_{i-1}) + b_k)
 """
 
@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.latent_parents import LatentParents, Renewal, TypedTransitions, UniformPrior
+from lmlab.backbones.latent_parents import Renewal, UniformPrior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM8; cf. Jelinek and Mercer 1980 (linear interpolation)",
+    paper="cf. Jelinek and Mercer 1980 (linear interpolation)",
     source="003 DLM8",
     aliases=("DLM8",),
     protocols=("LogProb", "Step"),
@@ -31,7 +26,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentChoiceConfig):
+class Config(parts.LatentChoiceConfig):
     """Settings of the renewal model with transition types."""
 
     types: int = field(default=4, metadata={"at_least": 1})
@@ -45,16 +40,13 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, types=8, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
-    previous = LatentParents(
-        embedding,
-        UniformPrior(reach=1),
-        TypedTransitions(config.width, config.types),
-        dropout=config.dropout,
+    embedding = parts.new_embedding(config, vocabulary)
+    previous = parts.make_latent_parents(
+        config, embedding, UniformPrior(max_distance=1), types=config.types
     )
     backbone = Renewal(previous, learned=config.learned_weight)
-    return build_latent_choice_lm(backbone, embedding, vocabulary)
+    return parts.build_latent_choice_lm(backbone, embedding, vocabulary)

@@ -20,7 +20,8 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.residual_energy import ResidualEnergyModel
 from lmlab.objectives.residual_nce import FrozenBaseLM, ResidualNCE
 from lmlab.zoo._energies import EnergyConfig, EnergyName, make_encoder, make_energy_emission
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_token_embedding
+from lmlab.zoo._transformer import make_token_embedding
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -50,17 +51,15 @@ class Config(EnergyConfig):
 
     energy: EnergyName = "linear"
     """Energy per position, as in ebm; linear starts at the base model."""
-    draws: int = field(default=4096, metadata={"at_least": 2})
+    partition_samples: int = field(default=4096, metadata={"at_least": 2})
     """Samples of the base to estimate Z."""
     candidates: int = field(default=64, metadata={"at_least": 1})
     """Samples of the base from which one is resampled, for generation."""
 
 
-SIZES = {
-    "tiny": Config(width=16, layers=1, heads=2, length=64, dropout=0.0, draws=200, candidates=8),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+SIZES = make_sizes(
+    Config, tiny={"layers": 1, "attention_dropout": 0.1, "partition_samples": 200, "candidates": 8}
+)
 RECIPES = TRANSFORMER_RECIPES
 
 
@@ -68,13 +67,13 @@ def build(
     config: Config, vocabulary: Vocabulary, base: System, encoder: System | None = None
 ) -> ResidualEnergyModel:
     tokens = make_token_embedding(config, vocabulary)
-    model = FrozenBaseLM(base, longest=config.length - 1)
+    model = FrozenBaseLM(base, max_length=config.length - 1)
     return ResidualEnergyModel(
         vocabulary=vocabulary,
         backbone=make_encoder(config, tokens, encoder),
         emission=make_energy_emission(config, tokens),
         objective=ResidualNCE(model, negatives=config.negatives),
-        draws=config.draws,
+        draws=config.partition_samples,
         candidates=config.candidates,
         length=config.length,
     )

@@ -16,7 +16,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.recurrent_cells import LinearCell, TanhCell
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
+from lmlab.zoo import _recurrent as parts
 
 CARD = Card(
     family="recurrent",
@@ -31,7 +31,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentConfig):
+class Config(parts.RecurrentConfig):
     """Settings of a simple RNN."""
 
     activation: Literal["tanh", "linear"] = "tanh"
@@ -40,14 +40,10 @@ class Config(RecurrentConfig):
     """Initial spectral radius of U; None for torch's initialisation."""
 
 
-SIZES = {
-    "tiny": Config(width=16, dropout=0.0),
-    "small": Config(),
-    "base": Config(width=650, layers=2, dropout=0.5, tied=True),
-}
-RECIPES = RECURRENT_RECIPES
+SIZES = parts.make_recurrent_sizes(Config)
+RECIPES = parts.RECURRENT_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     cell = TanhCell if config.activation == "tanh" else LinearCell
-    return build_recurrent(config, vocabulary, partial(cell, radius=config.radius))
+    return parts.build_rnn_lm(config, vocabulary, partial(cell, radius=config.radius))

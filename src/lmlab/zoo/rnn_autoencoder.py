@@ -1,4 +1,4 @@
-"""RNN sentence autoencoder: a tanh RNN encodes the sentence into one vector, another decodes it.
+"""Elman RNN sentence autoencoder: encode to one vector; the decoder is fed that vector only.
 
     z = C · RNN(e(s_n), …, e(s_1)) + c;  h_0 = A z + a, h_t = tanh(W z + U h_{t-1} + b);
     p(s_t | h_t)
@@ -11,11 +11,7 @@ from __future__ import annotations
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import Autoencoder
-from lmlab.zoo._sentence_autoencoders import (
-    AUTOENCODER_MULTI30K,
-    SentenceAutoencoderConfig,
-    build_recurrent_autoencoder,
-)
+from lmlab.zoo import _sentence_autoencoders as parts
 
 CARD = Card(
     family="autoencoder",
@@ -34,14 +30,10 @@ CARD = Card(
     oracle="torch.nn.RNN with the same weights: tests/parity/test_autoencoders.py",
 )
 
-Config = SentenceAutoencoderConfig
-SIZES = {
-    "tiny": Config(width=16, latent=16, states=8),
-    "small": Config(),
-    "base": Config(width=512, latent=512),
-}
-RECIPES = {"multi30k": AUTOENCODER_MULTI30K}
+Config = parts.SentenceAutoencoderConfig
+SIZES = parts.AUTOENCODER_SIZES
+RECIPES = parts.AUTOENCODER_RECIPES
 
 
-def build(config: SentenceAutoencoderConfig, vocabulary: Vocabulary) -> Autoencoder:
-    return build_recurrent_autoencoder(config, vocabulary, "rnn")
+def build(config: Config, vocabulary: Vocabulary) -> Autoencoder:
+    return parts.build_recurrent_autoencoder(config, vocabulary, "rnn")

@@ -1,4 +1,4 @@
-"""Variational autoencoder (VAE) of sentences with simple RNNs.
+"""Sentence variational autoencoder (VAE, Bowman et al. 2016): simple RNNs, Gaussian latent.
 
     z ~ N(0, I);  h_0 = A z + a, h_t = tanh(W x_t + U h_{t-1} + b);  p(next | h_t) a mixture
     log p(s) ≥ E_q(z|s) log p(s | z) - KL(q(z | s) || N(0, I))
@@ -13,7 +13,7 @@ from __future__ import annotations
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import VariationalAutoencoder
-from lmlab.zoo._sentence_autoencoders import AUTOENCODER_MULTI30K, VAEConfig, build_vae
+from lmlab.zoo._sentence_autoencoders import VAE_RECIPES, VAEConfig, build_vae, make_vae_sizes
 
 CARD = Card(
     family="autoencoder",
@@ -32,13 +32,9 @@ CARD = Card(
 )
 
 Config = VAEConfig
-SIZES = {
-    "tiny": Config(width=12, latent=3, states=8, samples=16),
-    "small": Config(),
-    "base": Config(width=512, latent=64, dropout=0.3),
-}
-RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "dropout": 0.3, "learning_rate": 4e-3}}
+SIZES = make_vae_sizes(Config)
+RECIPES = VAE_RECIPES
 
 
-def build(config: VAEConfig, vocabulary: Vocabulary) -> VariationalAutoencoder:
+def build(config: Config, vocabulary: Vocabulary) -> VariationalAutoencoder:
     return build_vae(config, vocabulary, "rnn")

@@ -1,4 +1,4 @@
-"""RoBERTa: BERT with dynamic masking, full sentences, no sentence pairs and larger batches.
+"""RoBERTa: BERT with dynamic masking and without sentence pairs; packed full sentences optional.
 
     loss = -Σ_{t masked} log p(s_t | unmasked tokens)
 
@@ -15,9 +15,8 @@ from typing import Literal
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.masked_lm import BERT
-from lmlab.objectives.masking.token_masking import IndependentMasking
 from lmlab.zoo._masked_lm import MaskedLMConfig, build_masked_lm
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -46,11 +45,7 @@ class Config(MaskedLMConfig):
     """Segment (token type) embeddings; 1 is a vector that all positions share."""
 
 
-SIZES = {
-    "tiny": Config(width=24, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+SIZES = make_sizes(Config, tiny={"width": 24})
 RECIPES = {
     **TRANSFORMER_RECIPES,
     # Liu et al. go from 256 to 8,192 texts per batch, with a higher learning rate.
@@ -64,4 +59,4 @@ RECIPES = {
 
 
 def build(config: Config, vocabulary: Vocabulary) -> BERT:
-    return build_masked_lm(config, vocabulary, IndependentMasking(config.rate))
+    return build_masked_lm(config, vocabulary)

@@ -4,7 +4,7 @@
     p(s | x) = Π_t softmax(E h_t + b)[s_t]
 
 The source passes through one vector. `reverse_source=true` reverses it as the paper does;
-`everywhere=true` concatenates the vector to every decoder input (Cho et al. 2014).
+`context_every_step=true` concatenates the vector to every decoder input (Cho et al. 2014).
 `latent_choices=K` adds a latent variable of K values between source and target, summed out exactly.
 """
 
@@ -16,11 +16,7 @@ from lmlab.backbones.rnn_decoders import RNNDecoder
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.seq2seq import EncoderDecoderLM
-from lmlab.zoo._recurrent_seq2seq import (
-    SEQ2SEQ_MULTI30K,
-    RecurrentSeq2SeqConfig,
-    build_recurrent_seq2seq,
-)
+from lmlab.zoo import _recurrent_seq2seq as parts
 
 CARD = Card(
     family="recurrent",
@@ -35,30 +31,32 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentSeq2SeqConfig):
+class Config(parts.RecurrentSeq2SeqConfig):
     """Settings of the sequence-to-sequence model."""
 
-    everywhere: bool = False
+    context_every_step: bool = False
     """Concatenate the encoder's last state to every decoder input."""
 
 
 SIZES = {
-    "tiny": Config(width=16, dropout=0.0, everywhere=True),
+    "tiny": Config(width=16, dropout=0.0, context_every_step=True),
     "small": Config(),
     "base": Config(width=512, layers=2, cell="lstm", reverse_source=True),
 }
-RECIPES = {"multi30k": {**SEQ2SEQ_MULTI30K, "width": 384, "reverse_source": True, "epochs": 10}}
+RECIPES = {
+    "multi30k": {**parts.SEQ2SEQ_MULTI30K, "width": 384, "reverse_source": True, "epochs": 10}
+}
 
 
 def build(
     config: Config, vocabulary: Vocabulary, *, source: Vocabulary | None = None
 ) -> EncoderDecoderLM:
-    return build_recurrent_seq2seq(
+    return parts.build_recurrent_seq2seq(
         config,
         vocabulary,
         lambda embedding, cells: RNNDecoder(
-            embedding, cells, dropout=config.dropout, everywhere=config.everywhere
+            embedding, cells, dropout=config.dropout, everywhere=config.context_every_step
         ),
-        joined=config.everywhere,
+        wide_inputs=config.context_every_step,
         source=source,
     )

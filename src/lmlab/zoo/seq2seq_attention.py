@@ -22,11 +22,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.recurrent_cells import RecurrentCell
 from lmlab.layers.rnn_attention import RNN_ATTENTIONS, AttentionScoreName
 from lmlab.models.seq2seq import EncoderDecoderLM
-from lmlab.zoo._recurrent_seq2seq import (
-    SEQ2SEQ_MULTI30K,
-    RecurrentSeq2SeqConfig,
-    build_recurrent_seq2seq,
-)
+from lmlab.zoo import _recurrent_seq2seq as parts
 
 CARD = Card(
     family="recurrent",
@@ -42,24 +38,24 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RecurrentSeq2SeqConfig):
+class Config(parts.RecurrentSeq2SeqConfig):
     """Settings of the sequence-to-sequence model with attention."""
 
     bidirectional: bool = True
     """Whether the encoder is bidirectional, with half the width per direction."""
-    looks: Literal["before", "after"] = "before"
+    query_state: Literal["before", "after"] = "before"
     """before (Bahdanau): the previous state is the query; after (Luong): the new state is."""
     score: AttentionScoreName = "dot"
     """dot, scaled, general or additive."""
     input_feeding: bool = False
-    """Luong's input feeding: concatenate the last attentional state; needs looks=after."""
+    """Luong's input feeding: concatenate the last attentional state; needs query_state=after."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.input_feeding and self.looks == "before":
+        if self.input_feeding and self.query_state == "before":
             raise UserError(
-                "input_feeding does not apply to looks=before, where the context is already an "
-                "input; remove it."
+                "input_feeding does not apply to query_state=before, where the context is already "
+                "an input; remove it."
             )
 
 
@@ -67,23 +63,25 @@ SIZES = {
     "tiny": Config(width=16, dropout=0.0),
     "small": Config(),
     "base": Config(
-        width=512, layers=2, cell="lstm", looks="after", score="general", input_feeding=True
+        width=512, layers=2, cell="lstm", query_state="after", score="general", input_feeding=True
     ),
 }
-RECIPES = {"multi30k": {**SEQ2SEQ_MULTI30K, "width": 256, "score": "general", "epochs": 12}}
+RECIPES = {"multi30k": {**parts.SEQ2SEQ_MULTI30K, "width": 256, "score": "general", "epochs": 12}}
 
 
 def build(
     config: Config, vocabulary: Vocabulary, *, source: Vocabulary | None = None
 ) -> EncoderDecoderLM:
-    def writer(embedding: nn.Embedding, cells: list[RecurrentCell]) -> AttentionDecoder:
-        glance = RNN_ATTENTIONS[config.score](config.width)
-        if config.looks == "before":
-            return BahdanauDecoder(embedding, cells, glance, dropout=config.dropout)
+    def make_decoder(embedding: nn.Embedding, cells: list[RecurrentCell]) -> AttentionDecoder:
+        attention = RNN_ATTENTIONS[config.score](config.width)
+        if config.query_state == "before":
+            return BahdanauDecoder(embedding, cells, attention, dropout=config.dropout)
         input_feeding = config.input_feeding
         return LuongDecoder(
-            embedding, cells, glance, dropout=config.dropout, input_feeding=input_feeding
+            embedding, cells, attention, dropout=config.dropout, input_feeding=input_feeding
         )
 
-    joined = config.looks == "before" or config.input_feeding
-    return build_recurrent_seq2seq(config, vocabulary, writer, joined=joined, source=source)
+    wide_inputs = config.query_state == "before" or config.input_feeding
+    return parts.build_recurrent_seq2seq(
+        config, vocabulary, make_decoder, wide_inputs=wide_inputs, source=source
+    )

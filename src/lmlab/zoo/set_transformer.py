@@ -1,4 +1,4 @@
-"""Set Transformer: attention through inducing points, linear in the length.
+"""Set Transformer as a masked LM: attention through inducing points, linear in the length.
 
     ISAB(X) = MAB(X, MAB(I, X)),  MAB(X, Y) = norm(H + ff(H)),  H = norm(X + MultiAtt(X, Y))
 
@@ -11,34 +11,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch import nn
-
 from lmlab.backbones.set_transformer import SetTransformer
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.inducing_points import InducedSetAttentionBlock
-from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.masked_lm import MaskedLM
-from lmlab.objectives.masked_language_modelling import BERTObjective
-from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
 from lmlab.objectives.sampled_losses import MaskedLossConfig
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    TransformerConfig,
-    make_block,
-    make_embedding,
-    make_norm,
-    make_softmax,
-    make_token_embedding,
-)
+from lmlab.zoo import _transformer as parts
+from lmlab.zoo._masked_lm import assemble_masked_lm
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, TransformerConfig, make_sizes
 
 SET_POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
 """Absolute positions only: inducing points have no position for relative ones."""
 
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Lee et al. 2019, Set Transformer",
+    source="002 §3.5.3, on the cost of attention",
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
+    },
+    oracle="torch.nn's attention with the same weights: tests/parity/test_set_transformer.py",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
-class SetConfig(MaskedLossConfig, TransformerConfig):
+class Config(MaskedLossConfig, TransformerConfig):
     """Settings of the Set Transformer."""
 
     pre_norm: bool = False
@@ -62,62 +65,26 @@ class SetConfig(MaskedLossConfig, TransformerConfig):
                 raise UserError(f"{name} does not apply to the Set Transformer; remove it.")
 
 
-def make_set_transformer(config: SetConfig, tokens: nn.Embedding) -> SetTransformer:
-    """Backbone, initialised."""
-    backbone = SetTransformer(
-        make_embedding(config, tokens),
-        [make_induced_set_attention_block(config) for _ in range(config.layers)],
-        norm=make_norm(config) if config.pre_norm else None,
-        width=config.width,
-    )
-    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
-    return backbone
-
-
-def make_induced_set_attention_block(config: SetConfig) -> InducedSetAttentionBlock:
-    """ISAB layer: inducing points attend to tokens, then tokens to the points."""
-    gather, spread = make_block(config), make_block(config)
-    return InducedSetAttentionBlock(gather, spread, points=config.points, width=config.width)
-
-
-CARD = Card(
-    family="transformer",
-    kind="pseudo",
-    paper="Lee et al. 2019, Set Transformer",
-    source="002 §3.5.3, on the cost of attention",
-    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked", "nce", "importance", "sampled-softmax"),
-    exempt={
-        "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it predicts single tokens given all the others, and can't sample a text",
-    },
-    oracle="torch.nn's attention with the same weights: tests/parity/test_set_transformer.py",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(SetConfig):
-    """Settings of the Set Transformer."""
-
-
-SIZES = {
-    "tiny": Config(
-        width=16, layers=2, heads=2, length=64, points=4, dropout=0.0, attention_dropout=0.0
-    ),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512, points=32),
-}
+SIZES = make_sizes(Config, tiny={"points": 4}, base={"points": 32})
 RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
-    tokens = make_token_embedding(config, vocabulary)
-    choice, replacement = IndependentMasking(config.rate), MaskReplacement(vocabulary=vocabulary)
-    system = MaskedLM(
-        vocabulary=vocabulary,
-        backbone=make_set_transformer(config, tokens),
-        emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=BERTObjective(vocabulary, choice, replacement),
+    tokens = parts.make_token_embedding(config, vocabulary)
+    backbone = SetTransformer(
+        parts.make_embedding(config, tokens),
+        [make_isab(config) for _ in range(config.layers)],
+        norm=parts.make_norm(config) if config.pre_norm else None,
+        width=config.width,
     )
-    system.window = config.length - 1
-    return system
+    parts.initialised(config, backbone)
+    emission = parts.make_softmax(config, vocabulary, tokens, bias=True)
+    return assemble_masked_lm(
+        vocabulary, backbone, emission, rate=config.rate, length=config.length
+    )
+
+
+def make_isab(config: Config) -> InducedSetAttentionBlock:
+    """ISAB layer: inducing points attend to tokens, then tokens to the points."""
+    gather, spread = parts.make_block(config), parts.make_block(config)
+    return InducedSetAttentionBlock(gather, spread, points=config.points, width=config.width)

@@ -16,7 +16,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.word2vec_emission import EachContextWord
 from lmlab.models.word2vec import Word2Vec
-from lmlab.zoo._word2vec import WORD2VEC_RECIPES, Word2VecConfig, build_word2vec
+from lmlab.zoo import _word2vec as parts
 
 CARD = Card(
     family="words",
@@ -37,22 +37,18 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Word2VecConfig):
+class Config(parts.Word2VecConfig):
     """Settings of skip-gram."""
 
     random_contexts: int = field(default=0, metadata={"at_least": 0})
     """R, context words sampled from the full window; 0 for all words of a shrunk window."""
 
 
-SIZES = {
-    "tiny": Config(width=8, window=2, sample=0.0),
-    "small": Config(),
-    "base": Config(width=300),
-}
-RECIPES = WORD2VEC_RECIPES
+SIZES = parts.make_word2vec_sizes(Config)
+RECIPES = parts.WORD2VEC_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> Word2Vec:
-    return build_word2vec(
+    return parts.build_word2vec(
         config, vocabulary, EachContextWord(), random_contexts=config.random_contexts
     )

@@ -1,10 +1,11 @@
-"""Slots: log-bilinear n-gram over N soft-attention averages of earlier words.
+"""Log-bilinear model of N attention averages of earlier words, instead of the last N words.
 
     p(s_i = k | s_<i) = softmax_k(e(k) · Σ_{m=1..N} W_m b_m + b_k),  b_m = Σ_j P(j_m = j) e(s_j)
     P(j_m = j) ∝ P_m(j | i) exp(u_m · e(s_j)), P_m(j | i) a learned table
 
-Mean field: each slot holds an average of the words it can choose, instead of one at a time. Each
-slot has its own prior; with one prior for all, slots could not become the last N words.
+Mean field: each slot (attention head m) holds an average of the words it can choose, instead of one
+at a time. Each slot has its own prior; with one prior for all, slots could not become the last N
+words.
 """
 
 from __future__ import annotations
@@ -17,17 +18,12 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.sampled_losses import NextTokenLossConfig
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM30; cf. Bahdanau et al. 2015 (soft choice of a word)",
+    paper="cf. Bahdanau et al. 2015 (soft choice of a word)",
     source="003 DLM30",
     aliases=("DLM30",),
     protocols=("LogProb", "Step"),
@@ -37,7 +33,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(NextTokenLossConfig, LatentChoiceConfig):
+class Config(NextTokenLossConfig, parts.LatentChoiceConfig):
     """Settings of the slots."""
 
     slots: int = field(default=5, metadata={"at_least": 1})
@@ -51,11 +47,11 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, length=64, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
+    embedding = parts.new_embedding(config, vocabulary)
     priors = [LearnedPrior(config.length) for _ in range(config.slots)]
     backbone = Slots(embedding, priors, dropout=config.dropout)
-    return build_latent_choice_lm(backbone, embedding, vocabulary)
+    return parts.build_latent_choice_lm(backbone, embedding, vocabulary)

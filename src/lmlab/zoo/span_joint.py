@@ -1,4 +1,4 @@
-"""Joint span filling: a masked LM with a CRF over all masked positions of a text, adjacent or not.
+"""Masked LM with a joint over all masked tokens: latent-state chain or tree CRF, Potts or Gaussian.
 
     p(x | rest) = 1/Z Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π_{i>1} A_i(z_{i-1}, z_i)
     A_i(z, z') = exp((Q_i v_z) · (K_i v_z')) / Σ_{z''} exp((Q_i v_z) · (K_i v_{z''}))
@@ -20,33 +20,37 @@ from lmlab.core.errors import unknown_name
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import JointEmission
 from lmlab.emissions.joint_states import JointStates
-from lmlab.emissions.pairwise_gaussian import PairwiseGaussian
-from lmlab.emissions.potts import PottsEmission
+from lmlab.emissions.potts import PairwiseGaussian, PottsEmission
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.pairwise_potentials import ParentSelection
 from lmlab.models.joint_masked_lm import JointMaskedLM
 from lmlab.objectives.joint_masking import JointMaskedLMObjective, UniformCountMasking
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    TransformerConfig,
-    make_softmax,
-    make_token_embedding,
-    make_transformer,
-)
+from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_transformer
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, BERTEncoderConfig, make_sizes
 
 DependencyName = Literal["chain", "tree", "potts", "gaussian"]
 
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="cf. Lafferty, McCallum and Pereira 2001 (CRF), Devlin et al. 2019",
+    source="000 理论实验1",
+    protocols=("LogProb", "Fill", "JointFill", "Logits", "Encode", "EncodeTokens"),
+    objectives=("joint-blanks",),
+    corpus="capitals",
+    exempt={
+        "distribution": "the joint of some blanks given the rest; nothing says that those of "
+        "different blanks agree",
+        "sample": "it fills blanks, and can't sample a text",
+    },
+    oracle="all fillings enumerated: tests/parity/test_span_joint.py",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
-class SpanJointConfig(TransformerConfig):
+class Config(BERTEncoderConfig):
     """Settings of a masked LM that fills all masks jointly."""
 
-    pre_norm: bool = False
-    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
-    embedding_norm: bool = True
-    """Whether to normalise the embedding output."""
-    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """Epsilon of the norms, added to the variance."""
     dependencies: DependencyName = "chain"
     """Graph over masks. chain: each linked to the previous one, by latent states; tree: to a
     selected earlier one; potts: all pairs of tokens, by pseudo-likelihood; gaussian: all pairs, by
@@ -61,9 +65,28 @@ class SpanJointConfig(TransformerConfig):
     """Share of the texts in which the masked tokens are contiguous."""
 
 
-def make_joint_emission(
-    config: SpanJointConfig, vocabulary: Vocabulary, unary: Softmax
-) -> JointEmission:
+SIZES = make_sizes(
+    Config, tiny={"states": 4, "rank": 4, "pre_norm": True}, base={"states": 512, "rank": 64}
+)
+RECIPES = TRANSFORMER_RECIPES
+
+
+def build(config: Config, vocabulary: Vocabulary) -> JointMaskedLM:
+    tokens = make_token_embedding(config, vocabulary)
+    unary = make_softmax(config, vocabulary, tokens, bias=True, head=True)
+    system = JointMaskedLM(
+        vocabulary=vocabulary,
+        backbone=make_transformer(config, tokens),
+        emission=make_joint_emission(config, vocabulary, unary),
+        objective=JointMaskedLMObjective(
+            vocabulary, UniformCountMasking(max_mask_rate=config.max_mask_rate, spans=config.spans)
+        ),
+    )
+    system.window = config.length - 1
+    return system
+
+
+def make_joint_emission(config: Config, vocabulary: Vocabulary, unary: Softmax) -> JointEmission:
     """The configured joint emission, with softmax scores as unary potentials."""
     match config.dependencies:
         case "potts":
@@ -81,58 +104,3 @@ def make_joint_emission(
                 parents=ParentSelection(config.width, config.rank) if tree else None,
             )
     raise unknown_name("dependency structure", config.dependencies, get_args(DependencyName))
-
-
-CARD = Card(
-    family="transformer",
-    kind="pseudo",
-    paper="000 (CATSMILE-9008); cf. Lafferty, McCallum and Pereira 2001 (CRF), Devlin et al. 2019",
-    source="000 理论实验1",
-    protocols=("LogProb", "Fill", "JointFill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("joint-blanks",),
-    corpus="capitals",
-    exempt={
-        "distribution": "the joint of some blanks given the rest; nothing says that those of "
-        "different blanks agree",
-        "sample": "it fills blanks, and can't sample a text",
-    },
-    oracle="all fillings enumerated: tests/parity/test_span_joint.py",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(SpanJointConfig):
-    """Settings of span-joint."""
-
-
-SIZES = {
-    "tiny": Config(
-        width=16,
-        layers=2,
-        heads=2,
-        length=64,
-        states=4,
-        rank=4,
-        pre_norm=True,
-        dropout=0.0,
-        attention_dropout=0.0,
-    ),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512, states=512, rank=64),
-}
-RECIPES = TRANSFORMER_RECIPES
-
-
-def build(config: Config, vocabulary: Vocabulary) -> JointMaskedLM:
-    tokens = make_token_embedding(config, vocabulary)
-    unary = make_softmax(config, vocabulary, tokens, bias=True, head=True)
-    system = JointMaskedLM(
-        vocabulary=vocabulary,
-        backbone=make_transformer(config, tokens),
-        emission=make_joint_emission(config, vocabulary, unary),
-        objective=JointMaskedLMObjective(
-            vocabulary, UniformCountMasking(max_mask_rate=config.max_mask_rate, spans=config.spans)
-        ),
-    )
-    system.window = config.length - 1
-    return system

@@ -18,7 +18,7 @@ from lmlab.models.masked_lm import BERT
 from lmlab.objectives.masking.span_masking import SpanMasking, geometric_lengths
 from lmlab.objectives.masking.whole_word_masking import WordUnits
 from lmlab.zoo._masked_lm import MaskedLMConfig, build_masked_lm
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -32,7 +32,7 @@ CARD = Card(
         "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle=(
-        "the distribution of spans by chi-square: tests/unit/objectives/test_masking.py; the "
+        "the distribution of spans by chi-square: tests/unit/objectives/test_token_masking.py; the "
         "boundaries alone are seen, by perturbation: tests/unit/objectives/test_span_boundary.py"
     ),
 )
@@ -46,17 +46,13 @@ class Config(MaskedLMConfig):
     """static: reuse a few masks per text in all epochs; dynamic: sample a new mask every time."""
     stop: float = field(default=0.2, metadata={"above": 0, "below": 1})
     """p of the geometric distribution of span lengths."""
-    longest: int = field(default=10, metadata={"at_least": 1})
+    max_span_length: int = field(default=10, metadata={"at_least": 1})
     """Maximum span length in words."""
-    span_places: int = field(default=20, metadata={"at_least": 0})
+    sbo_positions: int = field(default=20, metadata={"at_least": 0})
     """Position embeddings of the span boundary objective; 0 for no SBO."""
 
 
-SIZES = {
-    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+SIZES = make_sizes(Config)
 RECIPES = TRANSFORMER_RECIPES
 
 EXAMPLE = Example("the cat sat on the mat . it was warm , so it slept there .")
@@ -64,8 +60,13 @@ EXAMPLE = Example("the cat sat on the mat . it was warm , so it slept there .")
 
 
 def build(config: Config, vocabulary: Vocabulary) -> BERT:
-    words, lengths = WordUnits(vocabulary), geometric_lengths(config.stop, config.longest)
-    choice = SpanMasking(units=words, rate=config.rate, lengths=lengths)
+    words, lengths = WordUnits(vocabulary), geometric_lengths(config.stop, config.max_span_length)
+    masking = SpanMasking(units=words, rate=config.rate, lengths=lengths)
     return build_masked_lm(
-        config, vocabulary, choice, units=words, spans_together=True, span_places=config.span_places
+        config,
+        vocabulary,
+        masking,
+        units=words,
+        spans_together=True,
+        sbo_positions=config.sbo_positions,
     )

@@ -1,4 +1,4 @@
-"""Star-Transformer: each token attends to its neighbours and a relay node, the relay to all tokens.
+"""Star-Transformer as a masked LM: tokens attend to neighbours and a relay, the relay to all.
 
     h'_i = norm(relu(MultiAtt(h_i, [h_{i-1}; h_i; h_{i+1}; e_i; s])))
     s' = norm(relu(MultiAtt(s, [s; h'_1 … h'_T])))
@@ -26,14 +26,27 @@ from lmlab.layers.positional_embedding import LearnedPositionalEmbedding
 from lmlab.layers.star_attention import RelayAttention, RingAttention
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.masked_lm import MaskedLM
-from lmlab.objectives.masked_language_modelling import BERTObjective
-from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
 from lmlab.objectives.sampled_losses import MaskedLossConfig
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+from lmlab.zoo._masked_lm import assemble_masked_lm
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES
+
+CARD = Card(
+    family="transformer",
+    kind="pseudo",
+    paper="Guo et al. 2019, Star-Transformer",
+    source="002 §3.5.3, on the cost of attention",
+    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
+    objectives=("masked", "nce", "importance", "sampled-softmax"),
+    exempt={
+        "distribution": "a sum of conditionals that need not come from one joint distribution",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
+    },
+    oracle="the update written out in loops: tests/parity/test_star_transformer.py",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StarConfig(MaskedLossConfig):
+class Config(MaskedLossConfig):
     """Settings of the Star-Transformer."""
 
     width: int = field(default=256, metadata={"at_least": 1})
@@ -56,48 +69,6 @@ class StarConfig(MaskedLossConfig):
             raise UserError(f"width must be a multiple of heads ({self.heads}), got {self.width}.")
 
 
-def make_star(config: StarConfig, tokens: nn.Embedding) -> StarTransformer:
-    """Star-Transformer, initialised; the last layer does not update the relay."""
-    positions = LearnedPositionalEmbedding(config.length, config.width)
-    embedding = InputEmbedding(tokens, positions=positions, dropout=config.dropout)
-    layers = [make_layer(config, relay=n + 1 < config.layers) for n in range(config.layers)]
-    backbone = StarTransformer(embedding, layers, width=config.width)
-    init_transformer_weights(backbone, config.width)
-    return backbone
-
-
-def make_layer(config: StarConfig, *, relay: bool) -> StarLayer:
-    """One layer; `relay` says whether the relay is updated after the tokens."""
-    width, heads = config.width, config.heads
-    return StarLayer(
-        RingAttention(MultiHeadAttention(width, heads), reach=config.neighbour_radius),
-        nn.LayerNorm(width),
-        relay=RelayAttention(MultiHeadAttention(width, heads)) if relay else None,
-        relay_norm=nn.LayerNorm(width) if relay else None,
-        dropout=config.dropout,
-    )
-
-
-CARD = Card(
-    family="transformer",
-    kind="pseudo",
-    paper="Guo et al. 2019, Star-Transformer",
-    source="002 §3.5.3, on the cost of attention",
-    protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
-    objectives=("masked", "nce", "importance", "sampled-softmax"),
-    exempt={
-        "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it predicts single tokens given all the others, and can't sample a text",
-    },
-    oracle="the update written out in loops: tests/parity/test_star_transformer.py",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(StarConfig):
-    """Settings of the Star-Transformer."""
-
-
 SIZES = {
     "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0),
     "small": Config(),
@@ -108,12 +79,25 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
     tokens = nn.Embedding(vocabulary.size, config.width)
-    choice, replacement = IndependentMasking(config.rate), MaskReplacement(vocabulary=vocabulary)
-    system = MaskedLM(
-        vocabulary=vocabulary,
-        backbone=make_star(config, tokens),
-        emission=Softmax(config.width, vocabulary, tied=tokens),
-        objective=BERTObjective(vocabulary, choice, replacement),
+    positions = LearnedPositionalEmbedding(config.length, config.width)
+    embedding = InputEmbedding(tokens, positions=positions, dropout=config.dropout)
+    # The last layer does not update the relay.
+    layers = [make_layer(config, relay=n + 1 < config.layers) for n in range(config.layers)]
+    backbone = StarTransformer(embedding, layers, width=config.width)
+    init_transformer_weights(backbone, config.width)
+    emission = Softmax(config.width, vocabulary, tied=tokens)
+    return assemble_masked_lm(
+        vocabulary, backbone, emission, rate=config.rate, length=config.length
     )
-    system.window = config.length - 1
-    return system
+
+
+def make_layer(config: Config, *, relay: bool) -> StarLayer:
+    """One layer; `relay` says whether the relay is updated after the tokens."""
+    width, heads = config.width, config.heads
+    return StarLayer(
+        RingAttention(MultiHeadAttention(width, heads), radius=config.neighbour_radius),
+        nn.LayerNorm(width),
+        relay=RelayAttention(MultiHeadAttention(width, heads)) if relay else None,
+        relay_norm=nn.LayerNorm(width) if relay else None,
+        dropout=config.dropout,
+    )

@@ -28,23 +28,29 @@ from lmlab.layers.weight_init import OutputScaling, init_t5_weights
 from lmlab.models.sentinel_seq2seq import SentinelSeq2Seq
 from lmlab.objectives.span_corruption import RandomSpanMasking, SpanCorruption
 from lmlab.objectives.text_to_text import PrefixLM, TextToTextObjective
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    DecoderConfig,
-    NormName,
-    PositionName,
-    make_encoder_decoder,
-    make_token_embedding,
+from lmlab.zoo import _transformer_config as parts
+from lmlab.zoo._transformer import make_encoder_decoder, make_token_embedding
+
+CARD = Card(
+    family="transformer",
+    kind="exact",
+    paper="Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Unified "
+    "Text-to-Text Transformer",
+    source="002 §3.5, 004 §1.3.1.2",
+    protocols=("LogProb", "Step", "Encode", "EncodeTokens", "Infill"),
+    objectives=("denoising", "prefix-lm", "language-modelling"),
+    conditional=True,
+    oracle="transformers' T5 with the same weights: tests/parity/test_hf_t5.py",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5Config(DecoderConfig):
+class Config(parts.DecoderConfig):
     """Settings of T5: network, objectives and special tokens."""
 
-    positions: PositionName = "buckets"
+    positions: parts.PositionName = "buckets"
     """buckets (T5), sinusoidal, shaw, alibi, rotary or none."""
-    norm: NormName = "rms"
+    norm: parts.NormName = "rms"
     """layer or rms."""
     norm_epsilon: float = field(default=1e-6, metadata={"at_least": 0})
     """Epsilon of the norms, added to the variance."""
@@ -71,7 +77,7 @@ class T5Config(DecoderConfig):
     sentinels: int = field(default=100, metadata={"at_least": 4})
     """Number of sentinel tokens; a text has fewer spans than that."""
     first_sentinel: int = field(default=-1, metadata={"at_least": -1})
-    """Id of the first sentinel in a tokeniser that has them; -1 to append new ids."""
+    """Id of the first sentinel in a tokenizer that has them; -1 to append new ids."""
     sentinel_step: int = field(default=1, metadata={"at_least": -1, "at_most": 1})
     """Id step between sentinels; published checkpoints count down, by -1 from 32099."""
     decoder_start: int = field(default=-1, metadata={"at_least": -1})
@@ -86,89 +92,67 @@ class T5Config(DecoderConfig):
             )
 
 
-def make_objective(
-    config: T5Config, vocabulary: Vocabulary, sentinels: SentinelTokens, written: Vocabulary
-) -> TextToTextObjective:
-    """The configured objective."""
-    begin = None if config.decoder_start < 0 else config.decoder_start
-    if config.objective != "denoising":
-        kind = PrefixLM if config.objective == "prefix-lm" else TextToTextObjective
-        return kind(vocabulary, sentinels, begin=begin, written=written)
-    return SpanCorruption(
-        vocabulary,
-        sentinels,
-        RandomSpanMasking(
-            rate=config.rate, mean=config.mean_span_length, free_placement=config.free_placement
-        ),
-        whole=config.full_mask_rate,
-        joined=config.pairs == "mask",
-        final=config.final_sentinel,
-        begin=begin,
-        written=written,
-    )
-
-
-def make_emission(config: T5Config, written: Vocabulary, tokens: nn.Embedding) -> Softmax:
-    """Softmax output: scaled and tied to the embedding, or untied."""
-    if not config.tied:
-        return Softmax(config.width, written, bias=False)
-    scaled = OutputScaling(config.width**-0.5)
-    return Softmax(config.width, written, tied=tokens, bias=False, transform=scaled)
-
-
-CARD = Card(
-    family="transformer",
-    kind="exact",
-    paper="Raffel et al. 2020, Exploring the Limits of Transfer Learning with a Unified "
-    "Text-to-Text Transformer",
-    source="002 §3.5, 004 §1.3.1.2",
-    protocols=("LogProb", "Step", "Encode", "EncodeTokens", "Infill"),
-    objectives=("denoising", "prefix-lm", "language-modelling"),
-    conditional=True,
-    oracle="transformers' T5 with the same weights: tests/parity/test_hf_t5.py",
+SIZES = parts.make_sizes(
+    Config, tiny={"sentinels": 8, "rate": 0.5, "full_mask_rate": 0.5}, base={"ffn_width": 3072}
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(T5Config):
-    """Settings of T5."""
-
-
-SIZES = {
-    "tiny": Config(
-        width=16,
-        layers=2,
-        heads=2,
-        length=64,
-        dropout=0.0,
-        attention_dropout=0.0,
-        sentinels=8,
-        rate=0.5,
-        full_mask_rate=0.5,
-    ),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, ffn_width=3072, length=512),
-}
 RECIPES = {
-    **TRANSFORMER_RECIPES,
+    **parts.TRANSFORMER_RECIPES,
     "v1.1": {"gated_ffn": True, "activation": "gelu-tanh", "tied": False},
     "adafactor": {"optimizer": "adafactor", "learning_rate": 0.03, "schedule": "cosine"},
 }
 
 
 def build(config: Config, vocabulary: Vocabulary) -> SentinelSeq2Seq:
-    sentinels, written = SentinelTokens.allocate(
+    sentinels, decoder_vocabulary = SentinelTokens.allocate(
         vocabulary, config.sentinels, first=config.first_sentinel, step=config.sentinel_step
     )
-    tokens = make_token_embedding(config, written)
+    tokens = make_token_embedding(config, decoder_vocabulary)
     backbone = make_encoder_decoder(config, tokens)
     init_t5_weights(backbone, tokens)
     system = SentinelSeq2Seq(
         vocabulary=vocabulary,
         backbone=backbone,
-        emission=make_emission(config, written, tokens),
-        objective=make_objective(config, vocabulary, sentinels, written),
+        emission=make_emission(config, decoder_vocabulary, tokens),
+        objective=make_objective(config, vocabulary, sentinels, decoder_vocabulary),
     )
     # The decoder input has the first sentinel in addition to the text.
     system.window = config.length - 1
     return system
+
+
+def make_objective(
+    config: Config,
+    vocabulary: Vocabulary,
+    sentinels: SentinelTokens,
+    decoder_vocabulary: Vocabulary,
+) -> TextToTextObjective:
+    """The configured objective."""
+    decoder_start = None if config.decoder_start < 0 else config.decoder_start
+    if config.objective != "denoising":
+        kind = PrefixLM if config.objective == "prefix-lm" else TextToTextObjective
+        return kind(
+            vocabulary,
+            sentinels,
+            decoder_start=decoder_start,
+            decoder_vocabulary=decoder_vocabulary,
+        )
+    return SpanCorruption(
+        vocabulary,
+        sentinels,
+        RandomSpanMasking(
+            rate=config.rate, mean=config.mean_span_length, free_placement=config.free_placement
+        ),
+        full_mask_rate=config.full_mask_rate,
+        mask_pairs=config.pairs == "mask",
+        final_sentinel=config.final_sentinel,
+        decoder_start=decoder_start,
+        decoder_vocabulary=decoder_vocabulary,
+    )
+
+
+def make_emission(config: Config, decoder_vocabulary: Vocabulary, tokens: nn.Embedding) -> Softmax:
+    """Softmax output: scaled and tied to the embedding, or untied."""
+    if not config.tied:
+        return Softmax(config.width, decoder_vocabulary, bias=False)
+    scaled = OutputScaling(config.width**-0.5)
+    return Softmax(config.width, decoder_vocabulary, tied=tokens, bias=False, transform=scaled)

@@ -15,15 +15,8 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.objectives.conditional_lm import ConditionalLM
 from lmlab.objectives.sampled_losses import NextTokenLossConfig
-from lmlab.zoo._transformer import (
-    TRANSFORMER_MULTI30K,
-    TRANSFORMER_RECIPES,
-    DecoderConfig,
-    PositionName,
-    make_encoder_decoder,
-    make_softmax,
-    make_token_embedding,
-)
+from lmlab.zoo import _transformer_config as parts
+from lmlab.zoo._transformer import make_encoder_decoder, make_softmax, make_token_embedding
 
 CARD = Card(
     family="transformer",
@@ -38,10 +31,10 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(NextTokenLossConfig, DecoderConfig):
+class Config(NextTokenLossConfig, parts.DecoderConfig):
     """Settings of the encoder-decoder."""
 
-    positions: PositionName = "sinusoidal"
+    positions: parts.PositionName = "sinusoidal"
     """learned, sinusoidal, concatenated, buckets (T5), shaw, alibi, rotary or none."""
     pre_norm: bool = False
     """Pre-norm: norm before each sublayer and a final one; else post-norm."""
@@ -53,23 +46,19 @@ class Config(NextTokenLossConfig, DecoderConfig):
     """Label smoothing: probability mass spread uniformly over all tokens in training."""
 
 
-SIZES = {
-    "tiny": Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=512, layers=6, heads=8, length=512, activation="relu"),
-}
-RECIPES = {**TRANSFORMER_RECIPES, "multi30k": TRANSFORMER_MULTI30K}
+SIZES = parts.make_sizes(Config, base={"width": 512, "layers": 6, "heads": 8, "activation": "relu"})
+RECIPES = {**parts.TRANSFORMER_RECIPES, "multi30k": parts.TRANSFORMER_MULTI30K}
 
 
 def build(
     config: Config, vocabulary: Vocabulary, *, source: Vocabulary | None = None
 ) -> EncoderDecoderLM:
     tokens = make_token_embedding(config, vocabulary)
-    read = None if source is None else make_token_embedding(config, source)
+    source_tokens = None if source is None else make_token_embedding(config, source)
     backbone = make_encoder_decoder(
         config,
         tokens,
-        source=read,
+        source=source_tokens,
         shared=config.tied_encoder_decoder,
         scaled=config.scaled_embeddings,
     )

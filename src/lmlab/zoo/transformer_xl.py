@@ -24,19 +24,11 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
 from lmlab.layers.relative_positions import TransformerXLPositions
 from lmlab.layers.transformer_block import TransformerBlock
-from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.causal_lm import CausalLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.sampled_losses import NextTokenLossConfig
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    DecoderConfig,
-    PositionName,
-    make_embedding,
-    make_softmax,
-    make_stack,
-    make_token_embedding,
-)
+from lmlab.zoo import _transformer as parts
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, DecoderConfig, PositionName
 
 RELATIVE_POSITIONS: tuple[PositionName, ...] = (
     "transformer-xl",
@@ -120,16 +112,16 @@ def make_segment_recurrent(
     config: SegmentRecurrentConfig, tokens: nn.Embedding
 ) -> SegmentRecurrentTransformer:
     """Segment-recurrent Transformer over embeddings times √width, initialised."""
-    stack = make_stack(config, both_ways=False)
+    stack = parts.make_stack(config, both_ways=False)
     backbone = SegmentRecurrentTransformer(
-        make_embedding(config, tokens, scale=config.width**0.5),
+        parts.make_embedding(config, tokens, scale=config.width**0.5),
         stack,
         width=config.width,
         segment=config.length,
         memory=config.memory,
         eval_memory_length=config.eval_memory_length,
     )
-    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    parts.initialised(config, backbone)
     if not config.untied_position_biases:
         share_biases(stack)
     return backbone
@@ -191,11 +183,11 @@ RECIPES = SEGMENT_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> CausalLM:
-    tokens = make_token_embedding(config, vocabulary)
+    tokens = parts.make_token_embedding(config, vocabulary)
     system = CausalLM(
         vocabulary=vocabulary,
         backbone=make_segment_recurrent(config, tokens),
-        emission=make_softmax(config, vocabulary, tokens, bias=True),
+        emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
         objective=NextToken(),
     )
     system.memory_length = config.eval_memory_length

@@ -1,4 +1,4 @@
-"""Two latent parents: a token depends on the sum of two of the last words, marginalised.
+"""Log-bilinear model of two latent earlier words, both summed out over all pairs.
 
     p(s_i = k | s_<i) = Σ_{a,b} P_1(a | i) P_2(b | i) softmax_k(e(k) · h_{a,b} + b_k)
     h_{a,b} = W_1 e(s_a) + W_2 e(s_b)
@@ -16,17 +16,12 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.pair_softmax import PairSoftmax
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM14; cf. Mnih and Hinton 2007 (log-bilinear)",
+    paper="cf. Mnih and Hinton 2007 (log-bilinear)",
     source="003 DLM14",
     aliases=("DLM14",),
     protocols=("LogProb", "Step"),
@@ -35,7 +30,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentChoiceConfig):
+class Config(parts.LatentChoiceConfig):
     """Settings of the model with two latent parents."""
 
     max_distance: int = field(default=5, metadata={"at_least": 2})
@@ -49,13 +44,15 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
+    embedding = parts.new_embedding(config, vocabulary)
     kind = LearnedPrior if config.prior == "learned" else UniformPrior
     first, second = kind(config.max_distance), kind(config.max_distance)
     backbone = FactoredParents(embedding, first, second, dropout=config.dropout)
-    emission = PairSoftmax(config.width, vocabulary, reach=config.max_distance, tied=embedding)
-    return build_latent_choice_lm(backbone, embedding, vocabulary, emission)
+    emission = PairSoftmax(
+        config.width, vocabulary, max_distance=config.max_distance, tied=embedding
+    )
+    return parts.build_latent_choice_lm(backbone, embedding, vocabulary, emission)

@@ -16,13 +16,8 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.unilm import UniLM
 from lmlab.objectives.unified_lm import SEGMENT_COUNT, NgramMasking, UniLMObjective
-from lmlab.zoo._transformer import (
-    TRANSFORMER_RECIPES,
-    TransformerConfig,
-    make_softmax,
-    make_token_embedding,
-    make_transformer,
-)
+from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_transformer
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, PostNormConfig, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -34,19 +29,15 @@ CARD = Card(
     conditional=True,
     exempt={"fill": "it fills in both ways and scores left to right: two distributions, not one"},
     oracle=(
-        "the attention mask of each mode, by perturbation: tests/unit/objectives/test_four_masks.py"
+        "the attention mask of each mode, by perturbation: tests/unit/objectives/test_unified_lm.py"
     ),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TransformerConfig):
+class Config(PostNormConfig):
     """Settings of UniLM."""
 
-    pre_norm: bool = False
-    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
-    embedding_norm: bool = True
-    """Whether to normalise the embedding output."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Masking rate: share of the tokens that are masked and predicted."""
     target_rate: float = field(default=0.7, metadata={"above": 0, "at_most": 1})
@@ -55,14 +46,8 @@ class Config(TransformerConfig):
     """Shares of the masks: bidirectional, seq2seq, left-to-right, right-to-left."""
 
 
-SIZES = {
-    # Pre-norm: with post-norm the tests' learning rate would be too high.
-    "tiny": Config(
-        width=16, layers=2, heads=2, length=64, dropout=0, attention_dropout=0, pre_norm=True
-    ),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512),
-}
+# Pre-norm: with post-norm the tests' learning rate would be too high.
+SIZES = make_sizes(Config, tiny={"pre_norm": True})
 RECIPES = TRANSFORMER_RECIPES
 
 
@@ -77,6 +62,6 @@ def build(config: Config, vocabulary: Vocabulary) -> UniLM:
             NgramMasking(rate=config.rate),
             shares=config.shares,
             target_rate=config.target_rate,
-            longest=config.length,
+            max_length=config.length,
         ),
     )

@@ -21,17 +21,11 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
-from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.seq2seq import ImageToTextLM
 from lmlab.objectives.conditional_lm import ImageConditionalLM
 from lmlab.objectives.sampled_losses import NextTokenLossConfig
-from lmlab.zoo._transformer import (
-    TransformerConfig,
-    make_embedding,
-    make_softmax,
-    make_stack,
-    make_token_embedding,
-)
+from lmlab.zoo import _transformer as parts
+from lmlab.zoo._transformer_config import TransformerConfig, make_sizes
 
 HANDWRITTEN_THREE = """
 0 0 7 15 13 1 0 0
@@ -83,16 +77,15 @@ def make_vit_backbone(
 ) -> VisionTransformer:
     """Backbone, initialised."""
     # Tokens and patches are embedded before concatenation, so the core embeds no ids.
-    places = replace(config, length=config.patches + config.length)
-    embedding = make_embedding(places, nn.Identity())
+    joint_config = replace(config, length=config.patches + config.length)
+    embedding = parts.make_embedding(joint_config, nn.Identity())
     backbone = VisionTransformer(
         tokens,
         nn.Linear(config.patch**2, tokens.embedding_dim),
-        Transformer(embedding, make_stack(config), width=config.width),
+        Transformer(embedding, parts.make_stack(config), width=config.width),
         start=vocabulary.bos,
     )
-    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
-    return backbone
+    return parts.initialised(config, backbone)
 
 
 CARD = Card(
@@ -114,13 +107,7 @@ class Config(NextTokenLossConfig, VisionTransformerConfig):
     """Settings of the Vision Transformer."""
 
 
-SIZES = {
-    "tiny": Config(
-        width=16, layers=2, heads=2, length=64, patch=4, dropout=0.0, attention_dropout=0.0
-    ),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=64, image_size=224, patch=16),
-}
+SIZES = make_sizes(Config, tiny={"patch": 4}, base={"length": 64, "image_size": 224, "patch": 16})
 RECIPES = {
     # scikit-learn's digits, 64 images per batch; results in benchmarks/vit.py.
     "digits": {
@@ -138,11 +125,11 @@ EXAMPLE = Example("three", condition=HANDWRITTEN_THREE)
 
 
 def build(config: Config, vocabulary: Vocabulary) -> ImageToTextLM:
-    tokens = make_token_embedding(config, vocabulary)
+    tokens = parts.make_token_embedding(config, vocabulary)
     system = ImageToTextLM(
         vocabulary=vocabulary,
         backbone=make_vit_backbone(config, vocabulary, tokens),
-        emission=make_softmax(config, vocabulary, tokens, bias=True),
+        emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
         objective=ImageConditionalLM(vocabulary, side=config.image_size, patch=config.patch),
     )
     system.window = config.length

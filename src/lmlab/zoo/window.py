@@ -1,4 +1,4 @@
-"""Log-bilinear n-gram: a sum over the last words, one matrix for each distance.
+"""Log-bilinear n-gram (Mnih and Hinton 2007): sum over the last n words, a matrix per distance.
 
     p(s_i = k | s_<i) = softmax_k(e(k) · Σ_{j=1..n} W_j e(s_{i-j}) + b_k)
 
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch import nn
-
 from lmlab.backbones.window import LinearWindow
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.sampled_losses import NextTokenLossConfig
+from lmlab.zoo._next_token import SHORT_SENTENCES, assemble_lm, small_embedding
 
 CARD = Card(
     family="window",
@@ -48,25 +46,10 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
-RECIPES = {
-    "multi30k": {
-        "dropout": 0.4,
-        "learning_rate": 4e-3,
-        "schedule": "cosine",
-        "warmup_steps": 100,
-        "tokens_per_batch": 1200,
-        "weight_decay": 0.01,
-        "epochs": 20,
-    }
-}
+RECIPES = {"multi30k": {"dropout": 0.4, **SHORT_SENTENCES}}
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = nn.Embedding(vocabulary.size, config.width)
-    nn.init.normal_(embedding.weight, std=config.width**-0.5)
-    return AutoregressiveLM(
-        vocabulary=vocabulary,
-        backbone=LinearWindow(embedding, config.size, config.dropout),
-        emission=Softmax(config.width, vocabulary, tied=embedding),
-        objective=NextToken(),
-    )
+    embedding = small_embedding(vocabulary.size, config.width)
+    backbone = LinearWindow(embedding, config.size, config.dropout)
+    return assemble_lm(vocabulary, backbone, Softmax(config.width, vocabulary, tied=embedding))

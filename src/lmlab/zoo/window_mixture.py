@@ -1,4 +1,4 @@
-"""Mixture of K log-bilinear n-grams, with a latent component per word.
+"""Mixture of K log-bilinear n-grams, with learned mixture weights that ignore the context.
 
     p(s_i = k | s_<i) = Σ_{m=1..K} π_m softmax_k(e(k) · Σ_{j=1..n} W_{m,j} e(s_{i-j}) + b_k)
 
@@ -13,17 +13,12 @@ from lmlab.backbones.window import WindowMixture
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._latent_choice import (
-    LATENT_CHOICE_RECIPES,
-    LatentChoiceConfig,
-    build_latent_choice_lm,
-    new_embedding,
-)
+from lmlab.zoo import _latent_choice as parts
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM4; cf. Mnih and Hinton 2007 (log-bilinear)",
+    paper="cf. Mnih and Hinton 2007 (log-bilinear)",
     source="003 DLM4",
     aliases=("DLM4",),
     protocols=("LogProb", "Step"),
@@ -32,7 +27,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentChoiceConfig):
+class Config(parts.LatentChoiceConfig):
     """Settings of the mixture of log-bilinear n-grams."""
 
     size: int = field(default=5, metadata={"at_least": 1})
@@ -46,10 +41,10 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
-RECIPES = LATENT_CHOICE_RECIPES
+RECIPES = parts.LATENT_CHOICE_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
-    embedding = new_embedding(config, vocabulary)
+    embedding = parts.new_embedding(config, vocabulary)
     backbone = WindowMixture(embedding, config.size, config.windows, dropout=config.dropout)
-    return build_latent_choice_lm(backbone, embedding, vocabulary)
+    return parts.build_latent_choice_lm(backbone, embedding, vocabulary)

@@ -1,4 +1,4 @@
-"""Window remix with untied output embeddings.
+"""Mixture of K word distributions weighted by the last n words, with untied output embeddings.
 
 P(s | z) = softmax_s(o(s) · v_z), o free;  P(z | last words) as in window-remix
 """
@@ -10,13 +10,13 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import MixtureEmission, MixtureStates
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._remix import REMIX_RECIPES, WINDOW_REMIX_SIZES, WindowRemixConfig, small_embedding
+from lmlab.zoo._next_token import assemble_lm, small_embedding
+from lmlab.zoo._remix import REMIX_RECIPES, WINDOW_REMIX_SIZES, WindowRemixConfig
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM21",
+    paper="cf. Saul and Pereira 1997 (aggregate Markov), Mnih and Hinton 2007 (log-bilinear)",
     source="003 DLM21",
     aliases=("DLM21",),
     protocols=("LogProb", "Step"),
@@ -27,13 +27,8 @@ SIZES = WINDOW_REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = small_embedding(vocabulary.size, config.width)
-    return AutoregressiveLM(
-        vocabulary=vocabulary,
-        backbone=LinearWindow(embedding, config.size, config.dropout),
-        emission=MixtureEmission(
-            config.width, MixtureStates(config.states, config.width, vocabulary)
-        ),
-        objective=NextToken(),
-    )
+    backbone = LinearWindow(embedding, config.size, config.dropout)
+    states = MixtureStates(config.states, config.width, vocabulary)
+    return assemble_lm(vocabulary, backbone, MixtureEmission(config.width, states))

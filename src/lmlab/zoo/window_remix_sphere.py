@@ -1,4 +1,4 @@
-"""Window remix with a cosine softmax: normalised tokens and states, a learned scale per state.
+"""Mixture of K cosine softmaxes (a learned scale each), weighted by the last n normalised words.
 
     P(s | z) = softmax_s(β_z cos(e(s), v_z));  P(z | last words) as in window-remix, with
     x = √W e(s)/|e(s)| as the input
@@ -14,13 +14,13 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import CosineMixtureStates, MixtureEmission
 from lmlab.layers.input_embedding import SphereEmbedding
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.next_token import NextToken
+from lmlab.zoo._next_token import assemble_lm
 from lmlab.zoo._remix import REMIX_RECIPES, WINDOW_REMIX_SIZES, WindowRemixConfig
 
 CARD = Card(
     family="latent",
     kind="exact",
-    paper="003 (CATSMILE-9020), DLM22; cf. Wang et al. 2017, NormFace (scaled cosine softmax)",
+    paper="cf. Wang et al. 2017, NormFace (scaled cosine softmax)",
     source="003 DLM22",
     aliases=("DLM22",),
     protocols=("LogProb", "Step"),
@@ -31,12 +31,8 @@ SIZES = WINDOW_REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = SphereEmbedding(vocabulary.size, config.width)
     states = CosineMixtureStates(config.states, config.width, vocabulary, tied=embedding)
-    return AutoregressiveLM(
-        vocabulary=vocabulary,
-        backbone=LinearWindow(embedding, config.size, config.dropout),
-        emission=MixtureEmission(config.width, states),
-        objective=NextToken(),
-    )
+    backbone = LinearWindow(embedding, config.size, config.dropout)
+    return assemble_lm(vocabulary, backbone, MixtureEmission(config.width, states))

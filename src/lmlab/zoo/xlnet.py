@@ -1,22 +1,23 @@
-"""XLNet: permutation language modelling with two-stream attention.
+"""XLNet: permutation language modelling with two-stream attention and segment memory.
 
     log p(x) = E_z Σ_{t > c} log p(x_{z_t} | x_{z_<t}),  z a uniformly random permutation
 
 The content stream h_{z_t} sees z_≤t; the query stream g_{z_t}, which predicts, knows its position
 and sees z_<t. Scores are exact, by the left-to-right order, which training hardly ever samples:
-short texts, of which `one_in=6` predicts one token from all the others, teach little of it;
-`--recipe sentences` adds it.
+short texts, of which `partial_prediction=6` predicts one token from all the others, teach little of
+it; `--recipe sentences` adds it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.two_stream import TwoStreamLM
 from lmlab.objectives.permutation_lm import PermutationLM
-from lmlab.zoo import _transformer as parts
+from lmlab.zoo import _transformer_config as parts
+from lmlab.zoo._transformer import make_softmax, make_token_embedding
 from lmlab.zoo._two_stream import check_relative, make_xlnet_backbone
 
 CARD = Card(
@@ -45,7 +46,7 @@ class Config(parts.TransformerConfig):
     """Whether the linear layers of attention have biases."""
     relative_segments: bool = True
     """Relative segment encodings."""
-    one_in: int = field(default=6, metadata={"at_least": 1})
+    partial_prediction: int = field(default=6, metadata={"at_least": 1})
     """K: predict the last 1/K of the tokens in the order; 1 for all."""
     left_to_right: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
     """Share of the texts fully predicted left to right, the order used for scoring."""
@@ -57,24 +58,25 @@ class Config(parts.TransformerConfig):
         check_relative(self.positions)
 
 
-TINY = Config(width=16, layers=2, heads=2, length=64, memory=16, one_in=2, left_to_right=0.1)
-SIZES = {
-    "tiny": replace(TINY, dropout=0.0, attention_dropout=0.0),
-    "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512, memory=384),
-}
+SIZES = parts.make_sizes(
+    Config, tiny={"memory": 16, "partial_prediction": 2, "left_to_right": 0.1}, base={"memory": 384}
+)
 SENTENCES = {**parts.TRANSFORMER_RECIPES["glosses"], "left_to_right": 0.1}
 RECIPES = {**parts.TRANSFORMER_RECIPES, "sentences": SENTENCES}
 
 
 def build(config: Config, vocabulary: Vocabulary) -> TwoStreamLM:
-    tokens, length = parts.make_token_embedding(config, vocabulary), config.length
-    one_in, shown = config.one_in, config.left_to_right
+    tokens, length = make_token_embedding(config, vocabulary), config.length
     system = TwoStreamLM(
         vocabulary=vocabulary,
         backbone=make_xlnet_backbone(config, tokens, config.memory),
-        emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
-        objective=PermutationLM(vocabulary, one_in=one_in, left_to_right=shown, stretch=length),
+        emission=make_softmax(config, vocabulary, tokens, bias=True),
+        objective=PermutationLM(
+            vocabulary,
+            partial_prediction=config.partial_prediction,
+            left_to_right_rate=config.left_to_right,
+            segment_length=length,
+        ),
     )
     system.segment_length, system.memory_length = length, config.memory
     return system

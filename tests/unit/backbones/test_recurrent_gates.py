@@ -1,4 +1,4 @@
-"""Gates over time as pictures show them, against the formulas in numpy from raw weights."""
+"""Captured gates over time against the formulas in numpy from raw weights."""
 
 from __future__ import annotations
 
@@ -103,18 +103,18 @@ def test_gates_and_outputs_equal_the_formula(name):
     weights = {n.rpartition(".")[2]: p.detach().numpy() for n, p in cell.named_parameters()}
     for row in range(2):
         state = tuple(np.zeros(WIDTH) for _ in cell.names)
-        for place, token in enumerate(TOKENS[row]):
+        for position, token in enumerate(TOKENS[row]):
             vector = backbone.embedding.weight[token].detach().numpy()
             gates, state = CELLS[name](weights, vector, state)
-            np.testing.assert_allclose(outputs[row, place], state[0], atol=1e-12)
+            np.testing.assert_allclose(outputs[row, position], state[0], atol=1e-12)
             assert captures.keys() == gates.keys()
             for title, expected in gates.items():
                 assert captures[title].axes == ("batch", "time", "unit")
-                got = captures[title].values[row, place].detach().numpy()
+                got = captures[title].values[row, position].detach().numpy()
                 np.testing.assert_allclose(got, expected, atol=1e-12)
 
 
-def test_layers_are_told_apart_and_the_second_reads_the_first():
+def test_gates_of_stacked_layers_are_captured_per_layer():
     backbone = backbone_of("gru", layers=2)
     captures = backbone.capture_internals(view_of(TOKENS))
     assert list(captures)[:2] == ["layer 1 reset gate", "layer 1 update gate"]
@@ -125,11 +125,11 @@ def test_layers_are_told_apart_and_the_second_reads_the_first():
     torch.testing.assert_close(captures["layer 2 update gate"].values, expected)
 
 
-def test_a_cell_without_gates_reveals_none():
+def test_cell_without_gates_captures_nothing():
     assert backbone_of("rnn").capture_internals(view_of(TOKENS)) == {}
 
 
-def test_gates_go_on_from_a_state():
+def test_gates_continue_from_a_given_state():
     backbone = backbone_of("lstm")
     whole = backbone.capture_internals(view_of(TOKENS))["forget gate"].values
     state = backbone(view_of(TOKENS[:, :2])).state

@@ -1,4 +1,4 @@
-"""The segment-recurrent Transformer: what it remembers of whom, and what carries it on."""
+"""Segment-recurrent Transformer: memory contents, receptive field, decoding, training."""
 
 from __future__ import annotations
 
@@ -32,55 +32,58 @@ def build(seed: int = 0, vocabulary: Vocabulary = VOCABULARY, **settings):
     return transformer_xl.build(config, vocabulary).eval()
 
 
-def draw(rows: int, time: int, seed: int = 1) -> torch.Tensor:
+def random_tokens(rows: int, time: int, seed: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(5, 20, (rows, time), generator=generator)
 
 
-def show(tokens: torch.Tensor, lengths=None, window: int | None = None) -> View:
-    told = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths
-    return View(inputs=tokens, lengths=told, attention_mask=CausalMask(window))
+def make_view(tokens: torch.Tensor, lengths=None, window: int | None = None) -> View:
+    row_lengths = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths
+    return View(inputs=tokens, lengths=row_lengths, attention_mask=CausalMask(window))
 
 
-def read(system, tokens, state=None, lengths=None, window=None):
+def encode(system, tokens, state=None, lengths=None, window=None):
     with torch.no_grad():
-        return system.backbone(show(tokens, lengths, window), state)
+        return system.backbone(make_view(tokens, lengths, window), state)
 
 
-# What is remembered ---------------------------------------------------------------------------
+# Memory ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_memory_is_of_the_last_real_places_of_each_row(training: bool):
-    """Rows of 3, 6 and 1 places, then of 4, 0 and 6: each remembers what it would have alone."""
+def test_memory_holds_the_last_unpadded_positions_per_row(training: bool):
+    """Rows of 3, 6 and 1 positions, then of 4, 0 and 6: each stores what it would alone."""
     system = build(memory=5, eval_memory_length=5, length=100).train(training)
-    parts = [(draw(3, 6), torch.tensor([3, 6, 1])), (draw(3, 6, seed=2), torch.tensor([4, 0, 6]))]
+    parts = [
+        (random_tokens(3, 6), torch.tensor([3, 6, 1])),
+        (random_tokens(3, 6, seed=2), torch.tensor([4, 0, 6])),
+    ]
     state = None
     for tokens, lengths in parts:
-        state = read(system, tokens, state, lengths).state
+        state = encode(system, tokens, state, lengths).state
     assert state["positions"].tolist() == [list(range(-5, 0))] * 3
     for row in range(3):
         alone = None
         for tokens, lengths in parts:
             real = tokens[row : row + 1, : int(lengths[row])]
-            alone = read(system, real, alone).state
+            alone = encode(system, real, alone).state
         for name in ("layer.1", "layer.2"):
             torch.testing.assert_close(state[name][row], alone[name][0], atol=1e-6, rtol=0)
 
 
-def test_rows_that_are_shorter_than_the_memory_mark_what_is_not_there():
-    state = read(build(), draw(2, 4), lengths=torch.tensor([2, 4])).state
+def test_rows_shorter_than_the_memory_mark_empty_positions():
+    state = encode(build(), random_tokens(2, 4), lengths=torch.tensor([2, 4])).state
     assert state["positions"].tolist() == [[0, 0, -2, -1], [-4, -3, -2, -1]]
 
 
-def test_what_padding_holds_changes_nothing_later():
-    system, tokens, lengths = build(), draw(2, 6), torch.tensor([2, 6])
+def test_padding_tokens_do_not_affect_the_memory():
+    system, tokens, lengths = build(), random_tokens(2, 6), torch.tensor([2, 6])
     other = tokens.clone()
     other[0, 2:] = 7
-    following = draw(2, 3, seed=3)
+    following = random_tokens(2, 3, seed=3)
     first, second = (
-        read(system, following, read(system, each, lengths=lengths).state).values
-        for each in (tokens, other)
+        encode(system, following, encode(system, inputs, lengths=lengths).state).values
+        for inputs in (tokens, other)
     )
     assert torch.equal(first, second)
 
@@ -88,64 +91,64 @@ def test_what_padding_holds_changes_nothing_later():
 @pytest.mark.parametrize(
     ("training", "expected"), [(True, 4), (False, 9)], ids=["training", "evaluation"]
 )
-def test_the_modes_remember_each_their_own_number_of_places(training: bool, expected: int):
+def test_memory_length_differs_in_training_and_evaluation(training: bool, expected: int):
     system = build(memory=4, eval_memory_length=9).train(training)
-    state = read(system, draw(2, 20)).state
+    state = encode(system, random_tokens(2, 20)).state
     assert state["positions"].shape == (2, expected)
     assert state["layer.2"].shape == (2, expected, 16)
 
 
-def reached(system, place: int, state_of: int = 0) -> list[int]:
-    """Places whose token changes the hidden state at `place`; the first `state_of` as memory."""
-    tokens, found = draw(1, 20), []
+def dependencies(system, position: int, state_of: int = 0) -> list[int]:
+    """Positions whose token changes the hidden state at `position`; `state_of` are memory."""
+    tokens, receptive_field = random_tokens(1, 20), []
 
     def values(tokens):
-        state = read(system, tokens[:, :state_of]).state if state_of else None
-        return read(system, tokens[:, state_of:], state).values[0, place - state_of]
+        state = encode(system, tokens[:, :state_of]).state if state_of else None
+        return encode(system, tokens[:, state_of:], state).values[0, position - state_of]
 
     before = values(tokens)
     for changed in range(20):
-        other = tokens.clone()
-        other[0, changed] = 5 if tokens[0, changed] != 5 else 6
-        if not torch.equal(values(other), before):
-            found.append(changed)
-    return found
+        perturbed = tokens.clone()
+        perturbed[0, changed] = 5 if tokens[0, changed] != 5 else 6
+        if not torch.equal(values(perturbed), before):
+            receptive_field.append(changed)
+    return receptive_field
 
 
-def test_in_training_a_place_sees_its_segment_and_the_memory():
-    """Segments of 8 from place 6 on (after a memory): place 15 is of the second one, 14 … 21."""
+def test_training_attends_to_the_segment_and_memory():
+    """Segments of 8 from position 6 (after the memory): 15 is in the second one, 14 … 21."""
     system = build(layers=1, memory=3, length=8).train()
-    assert reached(system, 15, state_of=6) == [11, 12, 13, 14, 15]
-    assert reached(system, 13, state_of=6) == list(range(3, 14))
+    assert dependencies(system, 15, state_of=6) == [11, 12, 13, 14, 15]
+    assert dependencies(system, 13, state_of=6) == list(range(3, 14))
 
 
-def test_in_evaluation_a_place_sees_as_many_before_it_wherever_it_stands():
+def test_evaluation_context_is_the_same_at_every_position():
     system = build(layers=1, memory=3, eval_memory_length=5, length=8)
-    for place, state_of in itertools.product((12, 15), (0, 6, 11)):
-        assert reached(system, place, state_of) == list(range(place - 5, place + 1))
+    for position, state_of in itertools.product((12, 15), (0, 6, 11)):
+        assert dependencies(system, position, state_of) == list(range(position - 5, position + 1))
 
 
-def test_layers_on_each_other_see_further():
-    """A memory of 3 in each of two layers: 6 places back."""
+def test_receptive_field_grows_with_layers():
+    """A memory of 3 in each of two layers: 6 positions back."""
     system = build(layers=2, eval_memory_length=3)
-    assert reached(system, 15, state_of=6) == list(range(9, 16))
+    assert dependencies(system, 15, state_of=6) == list(range(9, 16))
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_a_window_of_the_view_is_kept_to(training: bool):
-    """Causal(window=3) shows two places before, of the memory too: as a memory of 2 does."""
-    tokens = draw(1, 12)
+def test_causal_window_of_the_view_is_respected(training: bool):
+    """CausalMask(window=3) allows two earlier positions, in memory too: as a memory of 2."""
+    tokens = random_tokens(1, 12)
     system = build(eval_memory_length=8).train(training)
-    expected = read(build(eval_memory_length=2), tokens).values
-    state = read(system, tokens[:, :5], window=3).state
-    found = read(system, tokens[:, 5:], state, window=3).values
-    torch.testing.assert_close(found, expected[:, 5:], atol=1e-5, rtol=0)
+    expected = encode(build(eval_memory_length=2), tokens).values
+    state = encode(system, tokens[:, :5], window=3).state
+    hidden = encode(system, tokens[:, 5:], state, window=3).values
+    torch.testing.assert_close(hidden, expected[:, 5:], atol=1e-5, rtol=0)
 
 
-def test_no_place_at_all_leaves_the_memory_as_it_was():
+def test_empty_input_leaves_the_memory_unchanged():
     system = build()
-    state = read(system, draw(2, 5)).state
-    hidden = read(system, draw(2, 5)[:, :0], state)
+    state = encode(system, random_tokens(2, 5)).state
+    hidden = encode(system, random_tokens(2, 5)[:, :0], state)
     assert hidden.values.shape == (2, 0, 16) and hidden.state is state
 
 
@@ -153,9 +156,9 @@ def test_no_place_at_all_leaves_the_memory_as_it_was():
 
 
 @pytest.mark.parametrize("positions", RELATIVE_POSITIONS)
-def test_every_scheme_of_distances_steps_as_it_reads(positions: str):
-    """80 tokens with a memory of 5: the state of stepping forgets twice on the way."""
-    system, tokens = build(positions=positions, eval_memory_length=5), draw(2, 80)
+def test_stepping_equals_full_forward_for_relative_positions(positions: str):
+    """80 tokens with a memory of 5: the decoding state is truncated twice on the way."""
+    system, tokens = build(positions=positions, eval_memory_length=5), random_tokens(2, 80)
     batch = Batch.collate([[2, *row] for row in tokens.tolist()], pad=0)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token
@@ -167,28 +170,28 @@ def test_every_scheme_of_distances_steps_as_it_reads(positions: str):
 
 
 @pytest.mark.parametrize("positions", ABSOLUTE)
-def test_positions_that_count_from_a_segments_start_are_refused(positions: str):
-    told = "one-dimensional" if positions == "pairs" else "transformer-xl"
-    with pytest.raises(UserError, match=f"{told}.*got {positions}"):
+def test_absolute_positions_are_refused(positions: str):
+    message = "one-dimensional" if positions == "pairs" else "transformer-xl"
+    with pytest.raises(UserError, match=f"{message}.*got {positions}"):
         build(positions=positions)
 
 
-def test_layers_share_their_biases_unless_told():
+def test_position_biases_are_tied_unless_untied():
     for untied, count in ((False, 1), (True, 3)):
         system = build(layers=3, untied_position_biases=untied)
         biases = [block.attention.positions.content_bias for block in system.backbone.stack.blocks]
-        assert len({id(each) for each in biases}) == count
+        assert len({id(bias) for bias in biases}) == count
 
 
-# Token by token -------------------------------------------------------------------------------
+# Decoding -------------------------------------------------------------------------------------
 
 
-def test_a_state_of_stepping_is_bounded_and_older_ones_stay_what_they_were():
+def test_decoding_state_is_bounded_and_immutable():
     system = build(eval_memory_length=4)
     state, sizes, early = system.start(1), set(), None
     with torch.no_grad():
-        for place, token in enumerate(draw(1, 200)[0]):
-            if place == 34:
+        for position, token in enumerate(random_tokens(1, 200)[0]):
+            if position == 34:
                 early, before = state, system.peek(state).log_probs
             state = system.advance(state, token[None])
             sizes.add(state.memory.positions.shape[1])
@@ -201,19 +204,25 @@ def test_a_state_of_stepping_is_bounded_and_older_ones_stay_what_they_were():
     torch.testing.assert_close(again.values[1:], alone.values, atol=1e-6, rtol=0)
 
 
-def test_what_beam_search_writes_has_the_log_prob_that_scoring_gives_it():
+def test_beam_search_log_prob_equals_scoring():
     """Texts longer than the memory, whose rows are reordered on the way."""
     system = build(vocabulary=Vocabulary(size=8), eval_memory_length=2)
-    found = beam_search(system, BeamConfig(width=5, best=5, length_penalty=3.0, max_length=9))[0]
-    assert len(found) >= 3 and max(len(each.tokens) for each in found) > 3
-    ends = [[3] if each.finished else [] for each in found]
-    texts = [[2, *each.tokens, *end] for each, end in zip(found, ends, strict=True)]
+    hypotheses = beam_search(system, BeamConfig(width=5, best=5, length_penalty=3.0, max_length=9))[
+        0
+    ]
+    assert len(hypotheses) >= 3 and max(len(hypothesis.tokens) for hypothesis in hypotheses) > 3
+    ends = [[3] if hypothesis.finished else [] for hypothesis in hypotheses]
+    texts = [
+        [2, *hypothesis.tokens, *end] for hypothesis, end in zip(hypotheses, ends, strict=True)
+    ]
     with torch.no_grad():
         log_probs = system.log_prob(Batch.collate(texts, pad=0)).totals
-    assert [each.log_prob for each in found] == pytest.approx(log_probs.tolist(), abs=1e-5)
+    assert [hypothesis.log_prob for hypothesis in hypotheses] == pytest.approx(
+        log_probs.tolist(), abs=1e-5
+    )
 
 
-# Text that goes on ----------------------------------------------------------------------------
+# Contiguous text ------------------------------------------------------------------------------
 
 
 def contiguous(lines: list[str]) -> Corpus:
@@ -224,7 +233,7 @@ def contiguous(lines: list[str]) -> Corpus:
     return Corpus(name="lines", splits=splits, layout=Layout(kind="contiguous"))
 
 
-def test_contiguous_text_scores_the_same_in_any_blocks_and_by_the_memory_of_evaluation():
+def test_contiguous_scores_do_not_depend_on_block_size():
     lines = ["a b a a b", "b b a", "a a a a b a b", "b"]
     tokenizer = tokenizer_for(contiguous(lines), "word")
     system = build(vocabulary=tokenizer.vocabulary, memory=2, eval_memory_length=7)
@@ -240,8 +249,8 @@ def test_contiguous_text_scores_the_same_in_any_blocks_and_by_the_memory_of_eval
     assert scores(1000) != pytest.approx(whole, abs=1e-3)
 
 
-def test_training_carries_the_memory_and_resumes_to_the_bit(tmp_path):
-    """Six steps at once and three and three: the carried memory is in the checkpoint."""
+def test_resumed_training_restores_the_memory_exactly(tmp_path):
+    """Six steps at once, or three and three: the recurrent memory is in the checkpoint."""
     corpus = contiguous(["a b b a", "b a", "a a b b b a"] * 8)
     settings = {"stream_batch_size": 2, "bptt": 5, "log_every": 1, "memory": 7}
 

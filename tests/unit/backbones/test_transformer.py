@@ -1,4 +1,4 @@
-"""The Transformer's options, by what they must not change and what they must."""
+"""Transformer options: KV cache, positions, sharing, disabled parts, captures."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def hidden(system, inputs: torch.Tensor, attention_mask=None) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("cosine", [False, True], ids=["products", "cosines"])
-def test_every_scheme_steps_as_it_reads(positions: str, cosine: bool):
+@pytest.mark.parametrize("cosine", [False, True], ids=["dot-product", "cosine"])
+def test_kv_cache_equals_full_forward_for_each_position_scheme(positions: str, cosine: bool):
     system = build(positions=positions, cosine_attention=cosine)
     batch = Batch.collate([[2, *row] for row in tokens().tolist()], pad=0)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token
         state = system.start(2)
-        for place in range(batch.tokens.shape[1] - 1):
-            token = batch.tokens[:, place + 1]
+        for position in range(batch.tokens.shape[1] - 1):
+            token = batch.tokens[:, position + 1]
             stepped = system.peek(state).log_prob(token)
-            torch.testing.assert_close(stepped, at_once[:, place], atol=1e-5, rtol=0)
+            torch.testing.assert_close(stepped, at_once[:, position], atol=1e-5, rtol=0)
             state = system.advance(state, token)
 
 
 @pytest.mark.parametrize("positions", [name for name in POSITIONS if name != "none"])
-def test_every_scheme_tells_orders_apart(positions: str):
-    """Two earlier words that change places change what is read; without positions they don't."""
-    for name, differs in ((positions, True), ("none", False)):
+def test_every_position_scheme_is_order_sensitive(positions: str):
+    """Swapping two earlier words changes the hidden state, except without positions."""
+    for name, order_sensitive in ((positions, True), ("none", False)):
         system = build(positions=name)
         inputs = tokens(1)
         swapped = inputs.clone()
@@ -64,10 +64,10 @@ def test_every_scheme_tells_orders_apart(positions: str):
             hidden(system, inputs, FullMask())[0, -1],
             hidden(system, swapped, FullMask())[0, -1],
         )
-        assert torch.allclose(first, second, atol=1e-5) != differs
+        assert torch.allclose(first, second, atol=1e-5) != order_sensitive
 
 
-def test_explicit_causal_is_causal():
+def test_explicit_causal_mask_equals_causal_mask():
     system, inputs = build(), tokens()
     allowed = torch.ones(2, 9, 9, dtype=torch.bool).tril()
     torch.testing.assert_close(
@@ -75,81 +75,81 @@ def test_explicit_causal_is_causal():
     )
 
 
-def test_several_new_places_at_once_are_one_after_another():
+def test_kv_cache_with_several_new_positions_at_once():
     system, inputs = build(), tokens()
     whole = hidden(system, inputs)
     state = system.backbone.initial_state(2)
-    found = []
+    parts = []
     with torch.no_grad():
         for low, high in ((0, 4), (4, 5), (5, 9)):
             lengths = torch.full((2,), high - low)
             view = View(inputs=inputs[:, low:high], lengths=lengths, attention_mask=CausalMask())
             step = system.backbone(view, state)
             state = step.state
-            found.append(step.values)
-    torch.testing.assert_close(torch.cat(found, 1), whole, atol=1e-5, rtol=0)
+            parts.append(step.values)
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=0)
 
 
-def test_shared_layers_are_one_block_and_count_once():
-    shared, apart = build(shared_layers=True, layers=3), build(layers=3)
+def test_shared_layers_are_one_block_and_counted_once():
+    shared, unshared = build(shared_layers=True, layers=3), build(layers=3)
     assert len(shared.backbone.stack.blocks) == 1
     block = sum(p.numel() for p in shared.backbone.stack.blocks.parameters())
-    assert apart.parameter_count - shared.parameter_count == 2 * block
+    assert unshared.parameter_count - shared.parameter_count == 2 * block
     assert [layer for layer, _ in shared.backbone.stack.layers()] == [1, 2, 3]
 
 
-def test_a_silent_layer_is_passed_by():
+def test_disabled_layer_is_skipped():
     system = build(layers=3)
-    silent = build(layers=3, disabled_layers=(2,))
-    silent.load_state_dict(system.state_dict())
-    two = build(layers=2)
-    kept = {
+    disabled = build(layers=3, disabled_layers=(2,))
+    disabled.load_state_dict(system.state_dict())
+    two_layers = build(layers=2)
+    remaining = {
         name.replace("blocks.2.", "blocks.1."): value
         for name, value in system.state_dict().items()
         if "blocks.1." not in name
     }
-    two.load_state_dict(kept)
-    torch.testing.assert_close(hidden(silent, tokens()), hidden(two, tokens()))
+    two_layers.load_state_dict(remaining)
+    torch.testing.assert_close(hidden(disabled, tokens()), hidden(two_layers, tokens()))
 
 
-def test_a_silent_head_is_told_as_layer_and_head():
+def test_disabled_head_is_given_as_layer_dot_head():
     system = build(disabled_heads=("2.1",))
     assert system.backbone.stack.disabled_heads == {(2, 1)}
     with pytest.raises(UserError, match=r"layer\.head"):
         build(disabled_heads=("7",))
 
 
-def test_what_is_not_there_can_not_be_silenced():
-    """A tiny one has two layers of two heads."""
-    for settings, told in (
+def test_disabling_unknown_layers_or_heads_is_refused():
+    """The tiny size has two layers of two heads."""
+    for settings, message in (
         ({"disabled_layers": (3,)}, "layer must be from 1 to 2, got 3"),
         ({"disabled_heads": ("3.1",)}, "layer must be from 1 to 2, got 3"),
         ({"disabled_heads": ("1.0",)}, "head must be from 1 to 2, got 0"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             build(**settings)
 
 
-def test_places_are_told_by_as_many_numbers_as_the_objective_has():
+def test_position_dimensions_must_match_the_objective():
     with pytest.raises(UserError, match="one-dimensional"):
         build(positions="pairs")
     with pytest.raises(UserError, match="must be pairs"):
         replace(glm.SIZES["tiny"], positions="rotary")
 
 
-def test_factorised_embeddings_are_widened():
+def test_factorised_embeddings_are_projected_to_the_width():
     system = build(embedding_width=6)
     assert system.backbone.embedding.tokens.weight.shape == (20, 6)
     assert hidden(system, tokens()).shape == (2, 9, 16)
     assert system.emission.weight is system.backbone.embedding.tokens.weight
 
 
-def test_a_width_that_heads_cannot_share_is_refused():
+def test_width_not_divisible_by_heads_is_refused():
     with pytest.raises(UserError, match=r"heads \(3\)"):
         apply_settings(gpt.SIZES["tiny"], {"heads": "3"})
 
 
-def test_everything_inside_is_told_by_name_only_where_asked():
+def test_captures_include_attention_and_sublayer_outputs():
     system = build()
     batch = Batch.collate([[2, 7, 8, 3]], pad=0)
     captures = system.capture_internals(batch)
@@ -164,22 +164,24 @@ def test_everything_inside_is_told_by_name_only_where_asked():
     torch.testing.assert_close(final, hidden(system, batch.tokens[:, :-1]))
 
 
-def test_segments_are_told_apart():
+def test_segment_embeddings_change_the_encoding():
     torch.manual_seed(0)
     system = bert.build(bert.SIZES["tiny"], VOCABULARY).eval()
     assert system.backbone.embedding.segments is not None
-    one = Batch.collate([[2, 7, 3, 8, 3]], pad=0)
+    batch = Batch.collate([[2, 7, 3, 8, 3]], pad=0)
     with torch.no_grad():
-        told = system.encode_tokens(one)
-        view = system.objective.fill_view(one, torch.zeros_like(one.tokens, dtype=torch.bool))
-        untold = system.hidden(replace(view, segments=None)).values
-    assert not torch.allclose(told, untold)
+        with_segments = system.encode_tokens(batch)
+        view = system.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
+        without_segments = system.hidden(replace(view, segments=None)).values
+    assert not torch.allclose(with_segments, without_segments)
 
 
-def test_it_writes_no_further_than_it_can_see():
+def test_generation_stops_at_the_maximum_length():
     system = build(length=8)
-    drawn = sample_sequences(system, 4, max_length=100, generator=torch.Generator().manual_seed(0))
-    assert max(len(one.tokens) for one in drawn) <= 8
+    samples = sample_sequences(
+        system, 4, max_length=100, generator=torch.Generator().manual_seed(0)
+    )
+    assert max(len(sample.tokens) for sample in samples) <= 8
     [[best]] = beam_search(system, BeamConfig(width=2, max_length=100), prefix=[7, 8])
     assert len(best.tokens) <= 8
     with pytest.raises(UserError, match="prefix has 9"):

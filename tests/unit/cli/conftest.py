@@ -1,4 +1,4 @@
-"""One small training a system, shared by every test of the command line."""
+"""Fixtures of the command-line tests: run a command in-process, and briefly trained runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.cli.main import main
 
 @dataclass(frozen=True)
 class Result:
-    """What a command printed and how it ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -38,7 +38,7 @@ def lmlab(capfd: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """An n-gram, and an LSTM with two seeds, trained for a moment on the grammar."""
+    """An n-gram model, and an LSTM with two seeds, trained for a few steps on the grammar."""
     folder = tmp_path_factory.mktemp("runs")
     budget = ("--size", "tiny", "--steps", "6", "--data", "grammar")
     for name, system, seed in (("ngram", "ngram", 0), ("lstm", "lstm", 0), ("lstm-1", "lstm", 1)):

@@ -1,4 +1,4 @@
-"""`lmlab fill`."""
+"""`lmlab fill`: masks, joint filling, blanks of any length, candidates and errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lmlab.cli.main import main
 
 
 @pytest.fixture(scope="module")
-def filling(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A system that fills in tokens and one that fills in blanks, trained for a moment."""
+def fill_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A masked LM, an infilling model and one with a joint distribution, briefly trained."""
     folder = tmp_path_factory.mktemp("filling")
     for system in ("unilm", "glm", "span-joint"):
         budget = ("--size", "tiny", "--steps", "6", "--data", "grammar")
@@ -22,8 +22,8 @@ def filling(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.name: path for path in folder.iterdir()}
 
 
-def test_a_table_of_the_best_tokens_of_each_gap(lmlab, filling) -> None:
-    result = lmlab("fill", filling["unilm"], "the <mask> sees a [MASK]", "--top", "3")
+def test_table_lists_top_tokens_per_mask(lmlab, fill_runs) -> None:
+    result = lmlab("fill", fill_runs["unilm"], "the <mask> sees a [MASK]", "--top", "3")
     assert result.code == 0
     text, header, *rows = result.out.splitlines()
     assert text == "the <mask> sees a [MASK]"
@@ -34,8 +34,8 @@ def test_a_table_of_the_best_tokens_of_each_gap(lmlab, filling) -> None:
         assert math.exp(float(row[3])) == pytest.approx(float(row[2]), abs=1e-4)
 
 
-def test_json_has_the_same_figures_and_where_the_gaps_are(lmlab, filling) -> None:
-    command = ("fill", filling["unilm"], "the <mask> sees a [MASK]", "--top", "2", "--json")
+def test_json_has_probabilities_and_mask_offsets(lmlab, fill_runs) -> None:
+    command = ("fill", fill_runs["unilm"], "the <mask> sees a [MASK]", "--top", "2", "--json")
     [record] = json.loads(lmlab(*command).out)
     assert [(gap["start"], gap["end"]) for gap in record["masks"]] == [(4, 10), (18, 24)]
     for gap in record["masks"]:
@@ -46,71 +46,71 @@ def test_json_has_the_same_figures_and_where_the_gaps_are(lmlab, filling) -> Non
 
 
 @pytest.mark.parametrize("run", ["unilm", "span-joint"])
-def test_gaps_together_are_ranked_by_their_sum(lmlab, filling, run) -> None:
-    command = ("fill", filling[run], "the <mask> sees a [MASK]", "--joint", "--json")
+def test_joint_fillings_are_ranked_by_total_log_prob(lmlab, fill_runs, run) -> None:
+    command = ("fill", fill_runs[run], "the <mask> sees a [MASK]", "--joint", "--json")
     [record] = json.loads(lmlab(*command).out)
-    totals = [filling["log_prob"] for filling in record["candidates"]]
+    totals = [candidate["log_prob"] for candidate in record["candidates"]]
     assert len(totals) == 5
     assert totals == sorted(totals, reverse=True)
-    assert all(len(filling["answers"]) == 2 for filling in record["candidates"])
+    assert all(len(candidate["answers"]) == 2 for candidate in record["candidates"])
 
 
-@pytest.mark.parametrize("drawn", [(), ("--sample",)])
-def test_what_the_nats_of_gaps_together_are_is_told(lmlab, filling, drawn) -> None:
-    """A masked model's are a chain of conditionals, in an order; span-joint has a joint."""
+@pytest.mark.parametrize("options", [(), ("--sample",)])
+def test_joint_filling_reports_score_kind_and_order(lmlab, fill_runs, options) -> None:
+    """A masked LM scores by a chain of conditionals in some order; span-joint is exact."""
     text = "the <mask> sees a [MASK]"
     for run, kind, order in (
         ("unilm", "pseudo", "gap by gap from left to right"),
         ("span-joint", "exact", "all gaps at once"),
     ):
-        command = ("fill", filling[run], text, "--joint", *drawn)
+        command = ("fill", fill_runs[run], text, "--joint", *options)
         [record] = json.loads(lmlab(*command, "--json").out)
         assert record["kind"] == kind and record["order"].startswith(order)
         last = lmlab(*command).out.splitlines()[-1]
         assert last.startswith(f"kind {kind} (") and order in last
-    # One gap has nothing to agree with, and gaps one by one are no filling of the text.
-    [alone] = json.loads(lmlab("fill", filling["unilm"], "a <mask>", "--joint", "--json").out)
-    assert alone["kind"] == "exact"
-    [apart] = json.loads(lmlab("fill", filling["unilm"], text, "--json").out)
-    assert apart["kind"] is None and apart["order"] is None
+    # A single mask is exact; masks filled independently have no joint score.
+    [single] = json.loads(lmlab("fill", fill_runs["unilm"], "a <mask>", "--joint", "--json").out)
+    assert single["kind"] == "exact"
+    [independent] = json.loads(lmlab("fill", fill_runs["unilm"], text, "--json").out)
+    assert independent["kind"] is None and independent["order"] is None
 
 
 @pytest.mark.parametrize("run", ["unilm", "span-joint"])
-def test_gaps_together_are_drawn_by_their_seed(lmlab, filling, run) -> None:
-    command = ("fill", filling[run], "the <mask> sees a [MASK]", "--joint", "--sample", "--json")
-    drawn = [lmlab(*command, "--seed", seed) for seed in (1, 1, 2)]
-    assert [result.code for result in drawn] == [0, 0, 0]
-    assert drawn[0].out == drawn[1].out != drawn[2].out
-    [record] = json.loads(drawn[0].out)
+def test_joint_samples_depend_on_the_seed(lmlab, fill_runs, run) -> None:
+    command = ("fill", fill_runs[run], "the <mask> sees a [MASK]", "--joint", "--sample", "--json")
+    sampled = [lmlab(*command, "--seed", seed) for seed in (1, 1, 2)]
+    assert [result.code for result in sampled] == [0, 0, 0]
+    assert sampled[0].out == sampled[1].out != sampled[2].out
+    [record] = json.loads(sampled[0].out)
     assert len(record["candidates"]) == 5
-    assert all(filling["log_prob"] < 0 for filling in record["candidates"])
+    assert all(candidate["log_prob"] < 0 for candidate in record["candidates"])
 
 
-def test_joint_blanks_are_told(lmlab, filling) -> None:
-    result = lmlab("fill", filling["glm"], "the <mask>", "--joint", "--blanks")
+def test_joint_with_blanks_is_refused(lmlab, fill_runs) -> None:
+    result = lmlab("fill", fill_runs["glm"], "the <mask>", "--joint", "--blanks")
     assert result.code != 0
     assert "always filled jointly" in result.err
 
 
-def test_blanks_of_any_length_best_or_drawn(lmlab, filling) -> None:
+def test_variable_length_blanks_by_beam_and_sampling(lmlab, fill_runs) -> None:
     text = "the <mask> sees a <mask>"
-    [best] = json.loads(lmlab("fill", filling["glm"], text, "--json").out)
-    totals = [each["log_prob"] for each in best["candidates"]]
+    [best] = json.loads(lmlab("fill", fill_runs["glm"], text, "--json").out)
+    totals = [candidate["log_prob"] for candidate in best["candidates"]]
     assert totals == sorted(totals, reverse=True)
-    assert len({tuple(each["answers"]) for each in best["candidates"]}) == 5
-    drawn = [
-        lmlab("fill", filling["glm"], text, "--sample", "--seed", seed, "--json").out
+    assert len({tuple(candidate["answers"]) for candidate in best["candidates"]}) == 5
+    sampled = [
+        lmlab("fill", fill_runs["glm"], text, "--sample", "--seed", seed, "--json").out
         for seed in (1, 1, 2)
     ]
-    assert drawn[0] == drawn[1] != drawn[2]
-    table = lmlab("fill", filling["glm"], text, "--top", "2").out.splitlines()
+    assert sampled[0] == sampled[1] != sampled[2]
+    table = lmlab("fill", fill_runs["glm"], text, "--top", "2").out.splitlines()
     assert table[1].split() == ["nats", "gap", "1", "gap", "2", "text"]
     assert len(table) == 4
 
 
-def test_a_cloze_among_candidates(lmlab, filling) -> None:
+def test_among_ranks_only_the_candidates(lmlab, fill_runs) -> None:
     for run in ("unilm", "glm"):
-        command = ("fill", filling[run], "the <mask> sleeps", "--among", "dog", "--among", "cat")
+        command = ("fill", fill_runs[run], "the <mask> sleeps", "--among", "dog", "--among", "cat")
         [record] = json.loads(lmlab(*command, "--json").out)
         options = record["masks"][0]["options"]
         assert {option["text"] for option in options} == {"dog", "cat"}
@@ -121,26 +121,24 @@ def test_a_cloze_among_candidates(lmlab, filling) -> None:
         assert header.split()[-4:] == ["nats", "share", "of", "candidates"]
 
 
-def test_texts_come_from_the_command_line_a_file_or_standard_input(
-    lmlab, filling, tmp_path, monkeypatch
-) -> None:
+def test_texts_from_arguments_file_and_stdin_agree(lmlab, fill_runs, tmp_path, monkeypatch) -> None:
     lines = ["the <mask> sleeps", "a dog <mask>"]
     file = tmp_path / "gaps.txt"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    given = lmlab("fill", filling["unilm"], *lines, "--json").out
-    assert len(json.loads(given)) == 2
-    assert lmlab("fill", filling["unilm"], "--file", file, "--json").out == given
+    from_arguments = lmlab("fill", fill_runs["unilm"], *lines, "--json").out
+    assert len(json.loads(from_arguments)) == 2
+    assert lmlab("fill", fill_runs["unilm"], "--file", file, "--json").out == from_arguments
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
-    assert lmlab("fill", filling["unilm"], "-", "--json").out == given
+    assert lmlab("fill", fill_runs["unilm"], "-", "--json").out == from_arguments
 
 
-def test_unknown_words_are_told_once(lmlab, filling) -> None:
-    result = lmlab("fill", filling["unilm"], "zebra <mask>", "zebra <mask>")
+def test_unknown_words_are_reported_once(lmlab, fill_runs) -> None:
+    result = lmlab("fill", fill_runs["unilm"], "zebra <mask>", "zebra <mask>")
     assert result.err.count("does not know 'zebra'") == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("the dog",), "has none; insert <mask> or [MASK] where"),
         (("the <maks>",), "did you mean '<mask>'?"),
@@ -160,14 +158,14 @@ def test_unknown_words_are_told_once(lmlab, filling) -> None:
         (("<mask> " + "the " * 80,), "must have at most"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_sentence(lmlab, filling, arguments, said) -> None:
-    result = lmlab("fill", filling["unilm"], *arguments)
+def test_usage_errors_are_one_sentence(lmlab, fill_runs, arguments, message) -> None:
+    result = lmlab("fill", fill_runs["unilm"], *arguments)
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
     assert result.err.count("\n") == 1
 
 
-def test_a_system_that_can_not_fill_in_is_told_which_can(lmlab, runs) -> None:
+def test_causal_lm_is_refused_with_alternatives(lmlab, runs) -> None:
     result = lmlab("fill", runs["lstm"], "the <mask>")
     assert result.code == 2
     assert "does not fill in masks; it continues a text (lmlab sample RUN --prefix" in result.err
@@ -185,20 +183,20 @@ def encoder_decoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
 def test_mass_generates_its_masked_span(lmlab, encoder_decoders) -> None:
     command = ("fill", encoder_decoders["mass"], "the [MASK] [MASK] a dog")
     [record] = json.loads(lmlab(*command, "--json").out)
-    totals = [each["log_prob"] for each in record["candidates"]]
+    totals = [candidate["log_prob"] for candidate in record["candidates"]]
     assert record["kind"] == "exact" and totals == sorted(totals, reverse=True)
-    assert all(len(each["answers"]) == 2 for each in record["candidates"])
-    drawn = [lmlab(*command, "--sample", "--seed", seed, "--json").out for seed in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(len(candidate["answers"]) == 2 for candidate in record["candidates"])
+    sampled = [lmlab(*command, "--sample", "--seed", seed, "--json").out for seed in (1, 1, 2)]
+    assert sampled[0] == sampled[1] != sampled[2]
     apart = lmlab("fill", encoder_decoders["mass"], "[MASK] dog [MASK]")
     assert apart.code == 2 and "masks must be adjacent" in apart.err
     among = lmlab(*command, "--among", "dog")
     assert among.code == 2 and "--among does not apply" in among.err
 
 
-def test_what_generates_from_a_source_names_its_verb(lmlab, encoder_decoders) -> None:
-    said = lmlab("fill", encoder_decoders["pegasus"], "the <mask> sleeps")
-    assert said.code == 2 and "generates text from a source (lmlab translate RUN" in said.err
-    assert "mass" in said.err and "bart, glm, t5" in said.err
-    written = lmlab("translate", encoder_decoders["pegasus"], "--text", "the dog sleeps")
-    assert written.code == 0 and written.out
+def test_seq2seq_error_points_to_translate(lmlab, encoder_decoders) -> None:
+    result = lmlab("fill", encoder_decoders["pegasus"], "the <mask> sleeps")
+    assert result.code == 2 and "generates text from a source (lmlab translate RUN" in result.err
+    assert "mass" in result.err and "bart, glm, t5" in result.err
+    translated = lmlab("translate", encoder_decoders["pegasus"], "--text", "the dog sleeps")
+    assert translated.code == 0 and translated.out

@@ -1,4 +1,4 @@
-"""`lmlab show-objective`: what it writes, what it says, and what it refuses."""
+"""`lmlab show-objective`: figure files, message and errors."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import pytest
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_it_writes_an_svg_with_the_systems_name(lmlab, here: Path) -> None:
+def test_svg_is_named_after_the_system(lmlab, working_folder: Path) -> None:
     result = lmlab("show-objective", "gpt", "--text", "甲 乙 cat")
     assert (result.code, result.err) == (0, "")
     assert result.out == "gpt.svg: inputs and targets of gpt.\n"
-    written = (here / "gpt.svg").read_text(encoding="utf-8")
+    written = (working_folder / "gpt.svg").read_text(encoding="utf-8")
     assert written.startswith("<svg")
-    assert all(f">{word}<" in written for word in ("甲", "乙", "cat", "who may see whom"))
+    assert all(f">{word}<" in written for word in ("甲", "乙", "cat", "attention mask"))
 
 
-def test_png_by_the_files_name_and_seed_and_settings(lmlab, here: Path) -> None:
-    asked = ("show-objective", "roberta", "--seed", "3", "--set", "rate=0.5", "layers=1")
-    result = lmlab(*asked, "--out", "pictures/roberta.png")
+def test_png_output_with_seed_and_settings(lmlab, working_folder: Path) -> None:
+    command = ("show-objective", "roberta", "--seed", "3", "--set", "rate=0.5", "layers=1")
+    result = lmlab(*command, "--out", "pictures/roberta.png")
     assert result.code == 0
     assert result.out.endswith("inputs and targets of roberta, sampled with seed 3.\n")
-    assert (here / "pictures" / "roberta.png").read_bytes().startswith(b"\x89PNG")
+    assert (working_folder / "pictures" / "roberta.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_is_read_by_its_own_tokenizer(lmlab, runs, here: Path) -> None:
-    """A word that the run does not know is <unk> to it."""
+def test_run_uses_its_own_tokenizer(lmlab, runs, working_folder: Path) -> None:
+    """A word unknown to the run is shown as <unk>."""
     result = lmlab("show-objective", runs["lstm"], "--text", "the cat zzz")
     assert result.code == 0
-    written = (here / "lstm.svg").read_text(encoding="utf-8")
+    written = (working_folder / "lstm.svg").read_text(encoding="utf-8")
     assert ">&lt;unk&gt;<" in written and ">zzz<" not in written
-    # Without a text it takes one of its own.
+    # Without a text, an example text is used.
     assert lmlab("show-objective", runs["lstm"], "--out", "own.svg").code == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("pcfg",), "no view to plot"),
         (("gpt", "--out", "gpt.jpg"), "must end in .svg or .png"),
@@ -52,9 +52,11 @@ def test_a_run_is_read_by_its_own_tokenizer(lmlab, runs, here: Path) -> None:
         (("gpt", "--sed", "1"), "did you mean --seed"),
     ],
 )
-def test_a_mistake_is_one_sentence(lmlab, runs, here: Path, arguments, said) -> None:
-    given = [runs["lstm"] if argument == "RUN" else argument for argument in arguments]
-    result = lmlab("show-objective", *given)
+def test_usage_errors_are_one_sentence(
+    lmlab, runs, working_folder: Path, arguments, message
+) -> None:
+    filled = [runs["lstm"] if argument == "RUN" else argument for argument in arguments]
+    result = lmlab("show-objective", *filled)
     assert result.code == 2
-    assert said in result.err and result.err.count("\n") == 1
-    assert list(here.iterdir()) == []
+    assert message in result.err and result.err.count("\n") == 1
+    assert list(working_folder.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Resource limits, and values from outside: refused in one sentence, before memory is spent."""
+"""Resource limits and untrusted values: refused in one sentence before allocating memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lmlab.core.untrusted_input import (
 )
 
 
-def test_a_limit_holds_until_it_is_raised():
+def test_limit_holds_until_raised():
     with pytest.raises(UserError, match=r"at most 1,000, got 1,001; .* --limit beam=NUMBER"):
         check_limit("beam", 1001, called="the beam width")
     try:
@@ -35,12 +35,12 @@ def test_a_limit_holds_until_it_is_raised():
 
 
 @pytest.mark.parametrize("written", ["beam", "beam=x", "beam=0", "beam=-1", "wings=3", "beam=²"])
-def test_limits_are_checked_themselves(written):
+def test_invalid_limits_are_refused(written):
     with pytest.raises(UserError):
         set_limits([written])
 
 
-def test_a_tensor_beyond_the_budget_is_never_allocated():
+def test_tensor_over_memory_budget_is_not_allocated():
     with (
         pytest.raises(UserError, match="would need at least 4,000,000"),
         memory_budget("a model", 1000),
@@ -48,7 +48,7 @@ def test_a_tensor_beyond_the_budget_is_never_allocated():
         torch.nn.Linear(10**6, 10**9)
 
 
-def test_the_sum_of_parameters_counts_and_shared_ones_once():
+def test_memory_budget_counts_shared_parameters_once():
     with memory_budget("a model", 4 * 300):
         first = torch.nn.Linear(10, 20, bias=False)
         torch.nn.Module().register_parameter("weight", first.weight)
@@ -65,7 +65,7 @@ def test_too_many_parameters_are_refused():
         set_limit("parameters", None)
 
 
-def test_available_memory_is_that_of_this_machine():
+def test_available_memory_is_plausible():
     assert 1 << 26 < available_memory() < 1 << 46
 
 
@@ -75,7 +75,7 @@ def test_damaged_json_is_a_value_error(text):
         parse_json(text)
 
 
-def test_a_gzip_bomb_is_refused_and_damage_is_a_value_error():
+def test_gzip_bomb_and_damaged_gzip_are_refused():
     set_limit("unpacked", 1000)
     try:
         with pytest.raises(UserError, match="at most 1,000"):
@@ -93,12 +93,12 @@ def test_a_gzip_bomb_is_refused_and_damage_is_a_value_error():
     ("text", "number"),
     [("12", 12), ("", None), ("²", None), ("٣", None), ("-1", None), ("9" * 5000, None)],
 )
-def test_whole_numbers(text, number):
+def test_parse_integer(text, number):
     assert parse_integer(text) == number
 
 
 @pytest.mark.parametrize("seed", [-1, 2**31, True, 1.0, "0", None])
-def test_seeds(seed):
+def test_seed_range(seed):
     assert check_seed(2**31 - 1) == 2**31 - 1
     with pytest.raises(UserError, match="seed must be from 0"):
         check_seed(seed)
@@ -130,18 +130,18 @@ class Shape:
         {"width": 1, "cut": "x"},
     ],
 )
-def test_a_record_of_wrong_values_is_refused(values):
+def test_parse_dataclass_refuses_invalid_values(values):
     with pytest.raises(ValueError):
         parse_dataclass(Shape, values)
 
 
-def test_a_record_of_right_values():
-    found = parse_dataclass(Shape, {"width": 3, "rate": 1, "kind": "b", "heads": [1], "cut": None})
-    assert (found.width, found.rate, found.kind, found.cut) == (3, 1, "b", None)
+def test_parse_dataclass_accepts_valid_values():
+    shape = parse_dataclass(Shape, {"width": 3, "rate": 1, "kind": "b", "heads": [1], "cut": None})
+    assert (shape.width, shape.rate, shape.kind, shape.cut) == (3, 1, "b", None)
 
 
-def test_the_page_lists_every_limit():
-    """docs/reliability.md has name, default and meaning of each, as they are here."""
+def test_docs_list_every_limit():
+    """docs/reliability.md has the name, default and meaning of each limit."""
     page = (Path(__file__).parents[3] / "docs" / "reliability.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \| (.*) \|$", page, flags=re.MULTILINE)
-    assert rows == [(name, f"{each.default:,}", each.what) for name, each in LIMITS.items()]
+    assert rows == [(name, f"{bound.default:,}", bound.what) for name, bound in LIMITS.items()]

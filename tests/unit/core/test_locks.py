@@ -51,7 +51,7 @@ def running(program: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str],
         process.stdout.close()
 
 
-def test_another_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+def test_lock_excludes_processes_and_ends_with_its_owner(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with running(HOLD, folder) as (process, line):
         assert line == "held"
@@ -67,7 +67,7 @@ def test_another_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Pa
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(tmp_path: Path) -> None:
+def test_forked_child_does_not_keep_lock_of_killed_parent(tmp_path: Path) -> None:
     with running(FORK, tmp_path) as (process, line):
         child = int(line)
         try:
@@ -80,7 +80,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(tmp_path: Path
             os.kill(child, signal.SIGKILL)
 
 
-def test_nothing_is_left_of_a_lock_that_was_released(tmp_path: Path) -> None:
+def test_released_lock_leaves_no_files(tmp_path: Path) -> None:
     with lock_folder(tmp_path / "new" / "run"):
         assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == [LOCK_FILE]
     assert list(tmp_path.iterdir()) == []  # folders that nothing was written into are gone
@@ -89,17 +89,17 @@ def test_nothing_is_left_of_a_lock_that_was_released(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
 
 
-def test_a_lock_beside_leaves_the_folder_absent(tmp_path: Path) -> None:
-    with lock_folder(tmp_path / "index", beside=True):
+def test_adjacent_lock_does_not_create_the_folder(tmp_path: Path) -> None:
+    with lock_folder(tmp_path / "index", adjacent=True):
         assert not (tmp_path / "index").exists()
         with pytest.raises(UserError, match="being written"):
-            lock_folder(tmp_path / "index", beside=True)
-        with lock_folder(tmp_path / "other", beside=True):
+            lock_folder(tmp_path / "index", adjacent=True)
+        with lock_folder(tmp_path / "other", adjacent=True):
             pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_waits_gets_the_lock_when_it_is_free(tmp_path: Path) -> None:
+def test_waiting_process_gets_the_released_lock(tmp_path: Path) -> None:
     lock = lock_folder(tmp_path)
     timer = threading.Timer(0.2, lock.release)
     timer.start()
@@ -108,7 +108,7 @@ def test_who_waits_gets_the_lock_when_it_is_free(tmp_path: Path) -> None:
     timer.join()
 
 
-def test_of_many_at_once_one_has_the_lock(tmp_path: Path) -> None:
+def test_lock_is_exclusive_among_threads(tmp_path: Path) -> None:
     inside, overlaps, entered = [0], [0], [0] * 4
 
     def work(number: int) -> None:
@@ -131,3 +131,27 @@ def test_of_many_at_once_one_has_the_lock(tmp_path: Path) -> None:
     assert entered == [20] * 4
     assert overlaps[0] == 0
     assert not list(tmp_path.rglob(f"{LOCK_FILE}*"))
+
+
+def test_folder_removed_while_it_is_created_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mkdir` meets the folder, and finds none when it looks whether that is one."""
+    mkdir, calls = Path.mkdir, []
+
+    def removed_meanwhile(path: Path, *args, **kwargs) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise FileExistsError(17, "File exists", str(path))
+        mkdir(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", removed_meanwhile)
+    with lock_folder(tmp_path / "run"):
+        assert (tmp_path / "run").is_dir()
+    assert len(calls) == 2
+
+
+def test_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("x")
+    with pytest.raises(OSError, match="run"):
+        lock_folder(tmp_path / "run")

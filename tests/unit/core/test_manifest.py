@@ -1,4 +1,4 @@
-"""Manifests: any change of a listed file is noticed, and a kill at any moment leaves none."""
+"""Manifests: every change of a listed file is detected; a kill at any time leaves no damage."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_it_holds_the_sha256_of_each_file(folder: Path) -> None:
-    told = json.loads((folder / MANIFEST).read_text())
-    expected = {name: [hashlib.sha256(each).hexdigest()] for name, each in CONTENTS.items()}
-    assert told == {"format": 1, "files": expected}
+def test_manifest_holds_the_sha256_of_each_file(folder: Path) -> None:
+    output = json.loads((folder / MANIFEST).read_text())
+    expected = {name: [hashlib.sha256(content).hexdigest()] for name, content in CONTENTS.items()}
+    assert output == {"format": 1, "files": expected}
     check_files(folder, parts=CONTENTS)
 
 
-def test_every_flipped_bit_is_noticed_and_named(folder: Path) -> None:
-    draw = Random(0)
+def test_every_bit_flip_is_detected(folder: Path) -> None:
+    random = Random(0)
     for _ in range(200):
-        name = draw.choice(list(CONTENTS))
+        name = random.choice(list(CONTENTS))
         changed = bytearray(CONTENTS[name])
-        changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+        changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
         (folder / name).write_bytes(changed)
         with pytest.raises(DamageError, match=f"{name} is not what was written"):
             check_files(folder)
@@ -56,7 +56,7 @@ def test_every_flipped_bit_is_noticed_and_named(folder: Path) -> None:
     check_files(folder)
 
 
-def test_missing_unlisted_and_extra_files(folder: Path) -> None:
+def test_missing_and_unlisted_files_are_damage_extra_are_not(folder: Path) -> None:
     (folder / "metrics.jsonl").write_text("extra")
     check_files(folder, parts=CONTENTS)
     with pytest.raises(DamageError, match=r"metrics.jsonl is not listed in manifest.json"):
@@ -76,7 +76,7 @@ def test_missing_unlisted_and_extra_files(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "damaged"),
         ("[" * 100_000, "damaged"),
@@ -93,13 +93,13 @@ def test_missing_unlisted_and_extra_files(folder: Path) -> None:
         ('{"format": 1, "files": {}}', "config.json is not listed"),
     ],
 )
-def test_a_damaged_manifest(folder: Path, text: str, says: str) -> None:
+def test_damaged_manifest_is_reported(folder: Path, text: str, message: str) -> None:
     (folder / MANIFEST).write_text(text)
-    with pytest.raises(DamageError, match=says):
+    with pytest.raises(DamageError, match=message):
         check_files(folder, parts=CONTENTS)
 
 
-def test_verification_can_be_left_out(folder: Path) -> None:
+def test_verification_can_be_disabled(folder: Path) -> None:
     (folder / "weights").write_bytes(b"other")
     sentence = (
         rf"{folder} is damaged \(weights is not what was written\); restore it, or .*verify\."
@@ -109,7 +109,7 @@ def test_verification_can_be_left_out(folder: Path) -> None:
     with verification(False):
         verify_files(folder, advice="restore it")
         with verification(True):
-            verify_files(folder, advice="restore it")  # the outer word counts
+            verify_files(folder, advice="restore it")  # the outer context decides
     set_verification(False)
     try:
         verify_files(folder, advice="restore it")
@@ -120,11 +120,11 @@ def test_verification_can_be_left_out(folder: Path) -> None:
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Simulates a killed process."""
 
 
 def kill_at(number: int, patch: pytest.MonkeyPatch) -> list[str]:
-    """Be killed just before the change of the disk with this number; the changes made."""
+    """Raise `Killed` before disk change `number`; return the list of changes made."""
     made: list[str] = []
 
     def counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,14 +138,14 @@ def kill_at(number: int, patch: pytest.MonkeyPatch) -> list[str]:
 
     for name in ("replace", "rename", "mkdir", "unlink"):
         patch.setattr(os, name, counted(name, getattr(os, name)))
-    patch.setattr(os, "fsync", counted("fsync", lambda handle: None))  # slow, and no power is cut
+    patch.setattr(os, "fsync", counted("fsync", lambda handle: None))  # slow, and not needed here
     return made
 
 
 NEW = {"weights": b"better", "memory/more.gz": b"new", "config.json": b'{"a": 1}'}
 
 
-def test_a_folder_verifies_after_a_kill_at_any_moment(tmp_path: Path) -> None:
+def test_folder_verifies_after_a_kill_at_any_moment(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         made = kill_at(10**9, patch)
         write_files(tmp_path / "count", CONTENTS)
@@ -173,25 +173,25 @@ def test_a_folder_verifies_after_a_kill_at_any_moment(tmp_path: Path) -> None:
     assert seen == {False, CONTENTS["weights"], NEW["weights"]}
 
 
-def test_what_is_as_it_should_be_is_not_written_again(folder: Path) -> None:
+def test_unchanged_files_are_not_rewritten(folder: Path) -> None:
     before = {path: path.stat().st_ino for path in folder.rglob("*")}
     write_files(folder, CONTENTS)
     assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
 
 
-def test_a_new_list_forgets_what_is_of_no_use_any_more(folder: Path) -> None:
+def test_fresh_write_drops_old_entries(folder: Path) -> None:
     write_files(folder, {"config.json": b"[]"}, fresh=True)
     assert list(read_manifest(folder)) == ["config.json"]
 
 
-def test_a_lost_manifest_lists_what_there_is_when_the_next_file_is_written(folder: Path) -> None:
+def test_lost_manifest_is_rebuilt_at_the_next_write(folder: Path) -> None:
     (folder / MANIFEST).unlink()
     write_files(folder, {"weights": b"new"}, parts=CONTENTS)
     assert sorted(read_manifest(folder)) == sorted(CONTENTS)
     check_files(folder)
 
 
-def test_damage_of_another_file_is_not_blessed(folder: Path) -> None:
+def test_writing_does_not_accept_damage_of_other_files(folder: Path) -> None:
     (folder / "config.json").write_bytes(b"damaged")
     write_files(folder, {"weights": b"new"}, parts=CONTENTS)
     with pytest.raises(DamageError, match=r"config.json is not what was written"):

@@ -1,4 +1,4 @@
-"""Files of the zoo that lack something: one sentence that names the file."""
+"""Invalid zoo files are reported in one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ("CARD = 5\n", "CARD is not a call"),
         ("x = 1\n", "declares no CARD"),
@@ -32,13 +32,13 @@ def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("CARD = Card(wings=3)\n", "wings"),
     ],
 )
-def test_a_card_that_can_not_be_read(zoo: Path, content: str, says: str) -> None:
+def test_unreadable_card_is_reported(zoo: Path, content: str, message: str) -> None:
     (zoo / "mine.py").write_text(content)
-    with pytest.raises(UserError, match=rf"mine\.py can't be read as a file of the zoo.*{says}"):
+    with pytest.raises(UserError, match=rf"mine\.py can't be read as a file of the zoo.*{message}"):
         registry.catalogue()
 
 
-def test_a_file_without_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zoo_file_without_sizes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("lmlab.zoo.lstm")
     module.__file__ = "zoo/lstm.py"
     module.CARD = module.Config = module.build = None  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Small corpora for the tests of the data room, and where the research data is if it is there."""
+"""Fixtures of the data tests: small corpora, and the research data where it is available."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from lmlab.data.readers import Example
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test writes into the user's cache, or reads data from the user's settings."""
+def _isolated_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a cache of the test's own, never the user's."""
     monkeypatch.setenv("LMLAB_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
-    """Writes a file below the test's folder and gives its path."""
+def write_file(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
+    """Write a file in the test's folder and return its path."""
 
-    def write(name: str, content: str | bytes) -> Path:
+    def write_file(name: str, content: str | bytes) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
 
-    return write
+    return write_file
 
 
 @pytest.fixture
-def listed() -> Callable[..., Split]:
-    """A split of given texts."""
+def make_split() -> Callable[..., Split]:
+    """Return a split of the given texts."""
 
-    def listed(*items: str | Example) -> Split:
+    def make_split(*items: str | Example) -> Split:
         return Split.from_list(items, identity=repr(items), name="train")
 
-    return listed
+    return make_split
 
 
 @pytest.fixture
 def research_data() -> Path:
-    """The folder of research corpora; the test is skipped where it is missing."""
+    """Folder of the research corpora; skip the test if it is missing."""
     here = Path(__file__).resolve()
     candidates = [Path(os.environ.get("LMLAB_DATA", "")), here.parents[4] / "shared" / "data"]
     for candidate in candidates:

@@ -1,4 +1,4 @@
-"""Batches: everything once an epoch, under the budget, the same again, and exactly resumable."""
+"""Batches: each row once per epoch, within the token budget, deterministic and resumable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = train_tokenizer("word", ["a b c"])
 
 
 def dataset(count: int, layout: Layout = Layout(), longest: int = 12) -> TokenDataset:  # noqa: B008
-    """Texts of 1 to `longest` words, their lengths drawn by a fixed seed."""
+    """Texts of 1 to `longest` words, with lengths sampled by a fixed seed."""
     lengths = np.random.default_rng(0).integers(1, longest, size=(count, 2), endpoint=True)
     examples = [
         Example(" ".join("abc"[(i + k) % 3] for k in range(n)), condition=" ".join("c" * m))
@@ -31,10 +31,10 @@ def dataset(count: int, layout: Layout = Layout(), longest: int = 12) -> TokenDa
     return TokenDataset.build(split, WORDS, layout, progress=False)
 
 
-def same(first: list[Batch], second: list[Batch]) -> bool:
+def same_batches(first: list[Batch], second: list[Batch]) -> bool:
     return len(first) == len(second) and all(
-        one.tokens.equal(other.tokens) and one.rows.equal(other.rows)
-        for one, other in zip(first, second, strict=True)
+        first_batch.tokens.equal(second_batch.tokens) and first_batch.rows.equal(second_batch.rows)
+        for first_batch, second_batch in zip(first, second, strict=True)
     )
 
 
@@ -47,66 +47,70 @@ def shard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.usefixtures("shard")
-def test_every_sequence_comes_once_as_it_is(shuffle: bool) -> None:
+def test_length_batches_yield_each_sequence_once_unchanged(shuffle: bool) -> None:
     data = dataset(300)
     source = LengthBatches(data, tokens_per_batch=50, shuffle=shuffle)
-    seen: list[int] = []
+    yielded_rows: list[int] = []
     for batch in source.epoch(0):
         for tokens, length, row in zip(batch.tokens, batch.lengths, batch.rows, strict=True):
             assert tokens[:length].tolist() == data[int(row)].tolist()
             assert bool((tokens[length:] == 0).all())
-            seen.append(int(row))
-    assert sorted(seen) == list(range(300))
+            yielded_rows.append(int(row))
+    assert sorted(yielded_rows) == list(range(300))
     assert sum(batch.count for batch in source.epoch(0)) == data.total_tokens
 
 
 @pytest.mark.usefixtures("shard")
 def test_padded_tokens_stay_within_the_budget() -> None:
     source = LengthBatches(dataset(300), tokens_per_batch=50)
-    made = list(source.epoch(0))
-    assert max(batch.tokens.numel() for batch in made) <= 50
-    assert source.batches_per_epoch(0) == len(made)
+    epoch_batches = list(source.epoch(0))
+    assert max(batch.tokens.numel() for batch in epoch_batches) <= 50
+    assert source.batches_per_epoch(0) == len(epoch_batches)
 
 
 @pytest.mark.usefixtures("shard")
-def test_mixed_batches_hold_everything_once_in_as_many_batches() -> None:
+def test_mixed_batches_cover_all_rows_in_equal_batch_count() -> None:
     data = dataset(300)
     source = MixedBatches(data, tokens_per_batch=140, seed=1)
-    alike = LengthBatches(data, tokens_per_batch=140, seed=1)
+    by_length = LengthBatches(data, tokens_per_batch=140, seed=1)
     for epoch in (0, 1):
-        made = list(source.epoch(epoch))
-        assert sorted(int(row) for batch in made for row in batch.rows) == list(range(300))
-        assert len(made) == source.batches_per_epoch(epoch) == alike.batches_per_epoch(epoch)
-        assert same(list(source.epoch(epoch, 5)), made[5:])
-    assert not same(list(source.epoch(0)), list(source.epoch(1)))
+        epoch_batches = list(source.epoch(epoch))
+        assert sorted(int(row) for batch in epoch_batches for row in batch.rows) == list(range(300))
+        assert (
+            len(epoch_batches)
+            == source.batches_per_epoch(epoch)
+            == by_length.batches_per_epoch(epoch)
+        )
+        assert same_batches(list(source.epoch(epoch, 5)), epoch_batches[5:])
+    assert not same_batches(list(source.epoch(0)), list(source.epoch(1)))
 
 
-def test_mixed_batches_have_the_lengths_of_the_whole() -> None:
-    """Lengths are drawn evenly from n = 1 … 12 words, with a variance of (12² - 1) / 12.
+def test_mixed_batches_have_the_corpus_length_distribution() -> None:
+    """Lengths are uniform on 1 … 12 words, with variance (12² - 1) / 12.
 
-    The mean of a batch of B has that over B, where texts are mixed, as of draws without order; the
-    means of batches of like length go as far apart as the lengths themselves.
+    The mean length of a mixed batch of B rows has that variance divided by B; the means of batches
+    sorted by length vary as much as the lengths themselves.
     """
     data, variance = dataset(3000), (12**2 - 1) / 12
     means, rows = {}, {}
     for kind in (MixedBatches, LengthBatches):
-        made = list(kind(data, tokens_per_batch=180).epoch(0))
-        means[kind] = np.array([batch.lengths.double().mean().item() for batch in made])
-        rows[kind] = {len(batch) for batch in made}
+        epoch_batches = list(kind(data, tokens_per_batch=180).epoch(0))
+        means[kind] = np.array([batch.lengths.double().mean().item() for batch in epoch_batches])
+        rows[kind] = {len(batch) for batch in epoch_batches}
     assert max(rows[MixedBatches]) - min(rows[MixedBatches]) <= 1
-    # Of some 150 batches the variance of the means is known to a part of √(2/150), about 0.12.
-    each = 3000 / len(means[MixedBatches])
-    assert means[MixedBatches].var() == pytest.approx(variance / each, rel=0.4)
+    # With some 150 batches the relative error of the variance is √(2/150), about 0.12.
+    rows_per_batch = 3000 / len(means[MixedBatches])
+    assert means[MixedBatches].var() == pytest.approx(variance / rows_per_batch, rel=0.4)
     assert means[LengthBatches].var() > 0.5 * variance
 
 
 @pytest.mark.usefixtures("shard")
-def test_little_is_padding() -> None:
+def test_length_batches_have_little_padding() -> None:
     data = dataset(300)
-    made = list(LengthBatches(data, tokens_per_batch=50).epoch(0))
-    padding = sum(batch.tokens.numel() - int(batch.lengths.sum()) for batch in made)
-    # Batches of as many sequences in the order of the text, for comparison.
-    ends = np.cumsum([len(batch) for batch in made])
+    epoch_batches = list(LengthBatches(data, tokens_per_batch=50).epoch(0))
+    padding = sum(batch.tokens.numel() - int(batch.lengths.sum()) for batch in epoch_batches)
+    # For comparison: batches of the same sizes in corpus order.
+    ends = np.cumsum([len(batch) for batch in epoch_batches])
     in_order = sum(
         len(lengths) * lengths.max() - lengths.sum()
         for lengths in np.split(data.lengths, ends[:-1])
@@ -114,42 +118,45 @@ def test_little_is_padding() -> None:
     assert padding < in_order / 5
 
 
-def test_batches_are_as_large_as_the_budget_allows() -> None:
-    # Ten sequences of 4 tokens (<s> a a </s>) under a budget of 12: three by three, then one.
+def test_length_batches_fill_the_token_budget() -> None:
+    # Ten sequences of 4 tokens (<s> a a </s>), budget 12: three batches of three, then one.
     split = Split.from_list(["a a"] * 10, identity="ten", name="train")
     data = TokenDataset.build(split, WORDS, Layout(), progress=False)
     sizes = [len(batch) for batch in LengthBatches(data, tokens_per_batch=12).epoch(0)]
     assert sorted(sizes) == [1, 3, 3, 3]
 
 
-def test_a_sequence_longer_than_the_budget_is_a_batch_of_its_own() -> None:
+def test_sequence_longer_than_budget_gets_its_own_batch() -> None:
     split = Split.from_list(["a", "a " * 50, "a " * 60, "b"], identity="long", name="train")
     data = TokenDataset.build(split, WORDS, Layout(), progress=False)
-    made = list(LengthBatches(data, tokens_per_batch=10).epoch(0))
-    assert sorted(batch.rows.tolist() for batch in made if batch.tokens.shape[1] > 10) == [[1], [2]]
-    assert sorted(row for batch in made for row in batch.rows.tolist()) == [0, 1, 2, 3]
+    epoch_batches = list(LengthBatches(data, tokens_per_batch=10).epoch(0))
+    assert sorted(batch.rows.tolist() for batch in epoch_batches if batch.tokens.shape[1] > 10) == [
+        [1],
+        [2],
+    ]
+    assert sorted(row for batch in epoch_batches for row in batch.rows.tolist()) == [0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("shard")
-def test_seed_and_epoch_decide_the_order() -> None:
+def test_batch_order_depends_on_seed_and_epoch() -> None:
     data = dataset(300)
     make = lambda seed, epoch: list(  # noqa: E731
         LengthBatches(data, tokens_per_batch=50, seed=seed).epoch(epoch)
     )
-    assert same(make(0, 0), make(0, 0))
-    assert not same(make(0, 0), make(0, 1))
-    assert not same(make(0, 0), make(1, 0))
+    assert same_batches(make(0, 0), make(0, 0))
+    assert not same_batches(make(0, 0), make(0, 1))
+    assert not same_batches(make(0, 0), make(1, 0))
     assert len(make(0, 0)) == len(make(0, 1))
     widths = [batch.tokens.shape[1] for batch in make(0, 0)]
-    assert widths != sorted(widths)  # short and long ones are mixed over the epoch
+    assert widths != sorted(widths)  # short and long batches are shuffled over the epoch
 
 
 @pytest.mark.usefixtures("shard")
-def test_an_epoch_resumes_at_any_batch() -> None:
+def test_epoch_resumes_at_any_batch() -> None:
     source = LengthBatches(dataset(300), tokens_per_batch=50, seed=3)
     whole = list(source.epoch(2))
     for start in (0, 1, len(whole) // 2, len(whole) - 1, len(whole)):
-        assert same(list(source.epoch(2, start)), whole[start:])
+        assert same_batches(list(source.epoch(2, start)), whole[start:])
 
 
 def test_skipped_batches_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,15 +170,15 @@ def test_skipped_batches_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(source.epoch(0, total - 2))) == len(built) == 2
 
 
-def test_unshuffled_batches_are_in_order_of_length() -> None:
+def test_unshuffled_batches_are_sorted_by_length() -> None:
     source = LengthBatches(dataset(100), tokens_per_batch=50, shuffle=False)
     order = [row for batch in source.epoch(0) for row in batch.rows.tolist()]
     lengths = source.dataset.lengths
     assert order == sorted(range(100), key=lambda row: (lengths[row], row))
-    assert same(list(source.epoch(0)), list(source.epoch(5)))
+    assert same_batches(list(source.epoch(0)), list(source.epoch(5)))
 
 
-def test_pairs_bring_their_conditions_and_both_sides_keep_the_budget() -> None:
+def test_pair_batches_have_conditions_within_the_budget() -> None:
     data = dataset(200, Layout(kind="pairs"))
     for batch in LengthBatches(data, tokens_per_batch=60).epoch(0):
         assert batch.condition is not None
@@ -182,43 +189,45 @@ def test_pairs_bring_their_conditions_and_both_sides_keep_the_budget() -> None:
             assert tokens[:length].tolist() == data.condition(int(row)).tolist()
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 7, 20])
-@pytest.mark.parametrize("span", [1, 5, 35, 10_000])
-def test_every_token_of_a_stream_is_predicted_once_in_its_place(lanes: int, span: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 20])
+@pytest.mark.parametrize("bptt", [1, 5, 35, 10_000])
+def test_stream_batches_predict_every_token_once_in_order(batch_size: int, bptt: int) -> None:
     data = dataset(40, Layout(kind="contiguous"))
-    source = StreamBatches(data, batch_size=lanes, bptt=span)
-    made = list(source.epoch(0))
-    assert len(made) == source.batches_per_epoch(0)
-    assert [batch.continues_previous for batch in made] == [place > 0 for place in range(len(made))]
-    assert sum(batch.count for batch in made) == data.total_tokens
+    source = StreamBatches(data, batch_size=batch_size, bptt=bptt)
+    epoch_batches = list(source.epoch(0))
+    assert len(epoch_batches) == source.batches_per_epoch(0)
+    assert [batch.continues_previous for batch in epoch_batches] == [
+        index > 0 for index in range(len(epoch_batches))
+    ]
+    assert sum(batch.count for batch in epoch_batches) == data.total_tokens
     predicted = []
-    for lane in range(lanes):
+    for stream in range(batch_size):
         context: int | None = None
-        for batch in made:
-            row = batch.tokens[lane, : int(batch.lengths[lane])].tolist()
-            assert len(row) - 1 <= span
+        for batch in epoch_batches:
+            row = batch.tokens[stream, : int(batch.lengths[stream])].tolist()
+            assert len(row) - 1 <= bptt
             if context is not None:
-                assert row[0] == context  # it goes on where it stopped
+                assert row[0] == context  # it continues where the previous batch ended
             predicted += row[1:]
             context = row[-1]
     assert predicted == data.stream[1:].tolist()
 
 
-def test_lanes_differ_by_at_most_one_token() -> None:
+def test_stream_row_lengths_differ_by_at_most_one_token() -> None:
     data = dataset(40, Layout(kind="contiguous"))
-    made = list(StreamBatches(data, batch_size=7, bptt=5).epoch(0))
-    lengths = sum((batch.lengths - 1 for batch in made), torch.zeros(7, dtype=torch.int64))
+    epoch_batches = list(StreamBatches(data, batch_size=7, bptt=5).epoch(0))
+    lengths = sum((batch.lengths - 1 for batch in epoch_batches), torch.zeros(7, dtype=torch.int64))
     assert int(lengths.max() - lengths.min()) <= 1
 
 
-def test_a_stream_resumes_at_any_batch() -> None:
+def test_stream_resumes_at_any_batch() -> None:
     source = StreamBatches(dataset(40, Layout(kind="contiguous")), batch_size=4, bptt=6)
     whole = list(source.epoch(0))
-    assert same(list(source.epoch(0, 3)), whole[3:])
+    assert same_batches(list(source.epoch(0, 3)), whole[3:])
     assert next(iter(source.epoch(0, 3))).continues_previous
 
 
-def test_more_lanes_than_tokens() -> None:
+def test_stream_batch_size_above_token_count_is_reduced() -> None:
     split = Split.from_list(["a"], identity="one", name="train")
     data = TokenDataset.build(split, WORDS, Layout(kind="contiguous"), progress=False)
     (batch,) = StreamBatches(data, batch_size=50, bptt=3).epoch(0)
@@ -226,24 +235,24 @@ def test_more_lanes_than_tokens() -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 50])
-def test_processes_share_a_batch_without_loss(world: int) -> None:
+def test_shard_rows_partitions_a_batch(world: int) -> None:
     for batch in LengthBatches(dataset(100), tokens_per_batch=50).epoch(0):
         parts = [shard_rows(batch, rank, world) for rank in range(world)]
         assert sum(part.count for part in parts) == batch.count
         rows = sorted(row for part in parts if part.count for row in part.rows.tolist())
         assert rows == sorted(batch.rows.tolist())
         assert all(part.tokens.shape[1] == int(part.lengths.max()) for part in parts)
-        assert all(len(part) >= 1 for part in parts)  # an idle one still takes part in the step
+        assert all(len(part) >= 1 for part in parts)  # an idle process still takes part in the step
 
 
-def test_processes_keep_their_lanes() -> None:
+def test_shard_rows_is_constant_across_stream_batches() -> None:
     source = StreamBatches(dataset(40, Layout(kind="contiguous")), batch_size=5, bptt=6)
     for batch in source.epoch(0):
-        assert source.split(batch, 1, 2).rows.tolist() == [1, 3]
+        assert shard_rows(batch, 1, 2).rows.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(
-    ("make", "complaint"),
+    ("make", "message"),
     [
         (lambda: LengthBatches(dataset(1), tokens_per_batch=0), "at least 1, got 0"),
         (lambda: LengthBatches(dataset(1), tokens_per_batch=9, seed=-1), "0 or more"),
@@ -254,6 +263,6 @@ def test_processes_keep_their_lanes() -> None:
         ),
     ],
 )
-def test_mistakes_get_a_sentence(make: Callable[[], object], complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint):
+def test_invalid_batch_settings_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         make()

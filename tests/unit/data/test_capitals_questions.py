@@ -1,4 +1,4 @@
-"""Questions for capitals: which countries are held out, and that a document answers each."""
+"""Questions about capitals: held-out countries, and a document that answers each question."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from lmlab.data.tokenizers import tokenizer_for
 from lmlab.retrieval.documents import load_documents
 
 
-def test_every_fifth_country_is_asked_for_outside_training_alone():
-    """186 countries: 37 held out, 18 of them for validation and 19 for the test."""
+def test_every_fifth_country_is_held_out_from_training():
+    """186 countries: 37 held out, 18 for validation and 19 for test."""
     corpus = open_corpus("capitals-questions")
-    asked = {name: [example.condition for example in corpus.splits[name]] for name in corpus.splits}
-    counts = {name: len(rows) / len(QUESTIONS) for name, rows in asked.items()}
+    conditions = {
+        name: [example.condition for example in corpus.splits[name]] for name in corpus.splits
+    }
+    counts = {name: len(rows) / len(QUESTIONS) for name, rows in conditions.items()}
     assert counts == {"train": 186 - 37, "validation": 18, "test": 19}
-    held_out = {each.country_en for each in country_table()[4::5]}
-    outside = {*asked["validation"], *asked["test"]}
+    held_out = {row.country_en for row in country_table()[4::5]}
+    outside = {*conditions["validation"], *conditions["test"]}
     assert outside == {q.format(country=country) for country in held_out for q in QUESTIONS}
-    assert not outside & {*asked["train"]}
+    assert not outside & {*conditions["train"]}
 
 
-def test_a_document_answers_each_question_in_words_that_are_known():
+def test_every_question_has_a_document_and_known_answer_tokens():
     corpus, documents = open_corpus("capitals-questions"), load_documents("capitals")
     tokenizer = tokenizer_for(corpus)
-    told = {each.text for each in documents}
+    document_texts = {document.text for document in documents}
     for split in corpus.splits.values():
         for example in split:
             assert tokenizer.vocabulary.unknown not in tokenizer.encode(example.text)
             start, _, country = QUESTIONS[0].partition("{country}")
             if example.condition.startswith(start):
                 name = example.condition.removeprefix(start).removesuffix(country)
-                assert f"the capital of {name} is {example.text}" in told
+                assert f"the capital of {name} is {example.text}" in document_texts

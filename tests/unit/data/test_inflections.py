@@ -1,4 +1,4 @@
-"""Lemmas found in texts, inflected or not."""
+"""Lemma search in texts, inflected forms included."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmlab.data.wordnet.inflections import base_forms, find_lemma
 
 
 @pytest.mark.parametrize(
-    ("text", "lemma", "part", "places"),
+    ("text", "lemma", "part", "span"),
     [
         ("she frosts her hair", "frost", "v", (1, 1)),  # a regular ending
         ("the churches of rome", "church", "n", (1, 1)),
@@ -19,29 +19,31 @@ from lmlab.data.wordnet.inflections import base_forms, find_lemma
         ("we went without water", "go", "v", (1, 1)),
         ("a happier man", "happy", "a", (1, 1)),
         ("he worked harder", "hard", "r", (2, 2)),
-        ("they looked up the word", "look up", "v", (1, 2)),  # a word of two is inflected
+        ("they looked up the word", "look up", "v", (1, 2)),  # two-word lemma
         ("two Attorneys General met", "attorney general", "n", (1, 2)),
-        ("he ran the run", "run", "v", (3, 3)),  # the lemma itself goes before its forms
+        ("he ran the run", "run", "v", (3, 3)),  # the lemma itself is preferred to its forms
         ("the children sagged", "sag", "n", None),  # no noun ends in -ged
         ("he held up his end", "start", "n", None),
         ("end", "the end", "n", None),  # a lemma longer than the text
     ],
 )
-def test_where_a_lemma_stands(text: str, lemma: str, part: str, places: tuple[int, int] | None):
-    assert find_lemma(text.split(), lemma, part) == places
+def test_find_lemma_returns_word_positions(
+    text: str, lemma: str, part: str, span: tuple[int, int] | None
+):
+    assert find_lemma(text.split(), lemma, part) == span
 
 
-def test_forms_are_not_all_words():
+def test_base_forms_include_nonword_candidates():
     assert base_forms("Axes", "n") == {"axes", "ax", "axis", "axe"}
 
 
-def test_nearly_every_example_holds_its_word():
-    """Of every fiftieth synset: the rest tells the word by another or within a compound."""
-    found = []
-    for place, (name, _, examples) in enumerate(load_wordnet().glosses()):
-        if place % 50 == 0:
+def test_lemma_is_found_in_most_wordnet_examples():
+    """Every fiftieth synset is checked; the rest use a synonym or a compound."""
+    matches = []
+    for index, (name, _, examples) in enumerate(load_wordnet().glosses()):
+        if index % 50 == 0:
             lemmas = [tokenize_gloss(lemma) for lemma in load_wordnet()[name].lemmas]
             for words in (tokenize_gloss(example).split() for example in examples):
-                found.append(any(find_lemma(words, lemma, name[-1]) for lemma in lemmas))
-    assert len(found) > 500
-    assert sum(found) / len(found) > 0.96
+                matches.append(any(find_lemma(words, lemma, name[-1]) for lemma in lemmas))
+    assert len(matches) > 500
+    assert sum(matches) / len(matches) > 0.96

@@ -1,12 +1,14 @@
-"""WordNet: the published counts, known facts, the compact file, and the glosses as a corpus."""
+"""WordNet: published counts, known relations, the compact file, and the gloss corpus."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import math
 from collections import Counter
 from importlib.resources import files
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -19,23 +21,33 @@ from lmlab.data.wordnet import (
     compact_format,
     corpus,
     load_wordnet,
-    princeton,
 )
-from lmlab.data.wordnet.glosses import VERSION, split_of, texts_by_split, tokenize_gloss
+from lmlab.data.wordnet.glosses import VERSION, split_by_hash, texts_by_split, tokenize_gloss
 
 DEBIAN = Path("/usr/share/wordnet")
+SCRIPT = Path(__file__).parents[3] / "scripts" / "build_wordnet.py"
+
+
+@pytest.fixture(scope="module")
+def princeton() -> ModuleType:
+    """The parser of Princeton's database files."""
+    spec = importlib.util.spec_from_file_location("build_wordnet", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def synsets() -> dict[str, Synset]:
-    """Every synset, made once for the tests that look at all."""
+    """All synsets, built once for the tests that need them."""
     return dict(load_wordnet())
 
 
-# What WordNet holds
+# Contents
 
 
-def test_counts_are_the_published_ones(synsets: dict[str, Synset]) -> None:
+def test_synset_and_sense_counts_match_the_published_ones(synsets: dict[str, Synset]) -> None:
     # The table of wnstats(7WN): synsets, unique strings and word-sense pairs of WordNet 3.0.
     parts = Counter(synset.part_of_speech for synset in synsets.values())
     assert parts == {"n": 82_115, "v": 13_767, "a": 18_156, "r": 3_621}
@@ -56,7 +68,7 @@ def test_counts_are_the_published_ones(synsets: dict[str, Synset]) -> None:
     assert sum(senses == 1 for senses in words.values()) == 128_391
 
 
-def test_dogs_are_entities() -> None:
+def test_hypernym_chain_of_dog_ends_at_entity() -> None:
     wordnet = load_wordnet()
     synset = wordnet.find("dog", "n")[0]
     assert synset.id == "02084071-n"
@@ -72,7 +84,7 @@ def test_dogs_are_entities() -> None:
     ]
 
 
-def test_relations_of_several_kinds() -> None:
+def test_lexical_relations_of_known_words() -> None:
     wordnet = load_wordnet()
 
     def lemmas(lemma: str, part: str, kind: str) -> set[str]:
@@ -101,7 +113,7 @@ INVERSES = {
 }
 
 
-def test_relations_lead_somewhere_and_back(synsets: dict[str, Synset]) -> None:
+def test_relations_have_targets_and_inverses(synsets: dict[str, Synset]) -> None:
     facts = {(name, r.kind, r.target) for name, synset in synsets.items() for r in synset.relations}
     assert all(target in synsets for _, _, target in facts)
     checked = [fact for fact in facts if fact[1] in INVERSES]
@@ -109,7 +121,7 @@ def test_relations_lead_somewhere_and_back(synsets: dict[str, Synset]) -> None:
     assert all((target, INVERSES[kind], name) in facts for name, kind, target in checked)
 
 
-def test_frequent_senses_come_first(synsets: dict[str, Synset]) -> None:
+def test_senses_are_ordered_by_frequency(synsets: dict[str, Synset]) -> None:
     counts: dict[tuple[str, str], dict[int, int]] = {}
     for synset in synsets.values():
         for sense in synset.senses:
@@ -122,7 +134,7 @@ def test_frequent_senses_come_first(synsets: dict[str, Synset]) -> None:
         for key, numbers in counts.items()
         if [numbers[n] for n in sorted(numbers)] != sorted(numbers.values(), reverse=True)
     }
-    # WordNet's own slip: the tagged texts know `last` of `dying(a)`, which is no head adjective.
+    # An error in WordNet: the tagged texts have `last` of `dying(a)`, which is no head adjective.
     assert unordered == {("last", "a")}
     # From cntlist.rev: dog%1:05:00:: 1 42
     assert load_wordnet().find("dog", "n")[0].senses[0] == Sense(
@@ -130,7 +142,7 @@ def test_frequent_senses_come_first(synsets: dict[str, Synset]) -> None:
     )
 
 
-def test_lemmas_are_found_in_any_case() -> None:
+def test_lemma_lookup_ignores_case() -> None:
     wordnet = load_wordnet()
     assert wordnet.find("canis_familiaris") == wordnet.find("Canis familiaris") != ()
     assert wordnet.find("no such lemma") == ()
@@ -141,7 +153,7 @@ def test_lemmas_are_found_in_any_case() -> None:
         wordnet["xyz"]
 
 
-def test_sense_keys_and_irregular_forms() -> None:
+def test_sense_keys_and_irregular_inflections() -> None:
     wordnet = load_wordnet()
     assert wordnet.sense_key(wordnet.find("dog", "n")[0], 1) == "dog%1:05:00::"
     assert wordnet.sense_key(wordnet.find("dog", "n")[0], 3) == "canis_familiaris%1:05:00::"
@@ -153,7 +165,7 @@ def test_sense_keys_and_irregular_forms() -> None:
     assert wordnet.exceptions["v"]["went"] == ("go",)
 
 
-# From Princeton's files to the compact one
+# Conversion of Princeton's files to the compact file
 
 
 @pytest.mark.parametrize(
@@ -169,7 +181,9 @@ def test_sense_keys_and_irregular_forms() -> None:
         ('of a toe; often; "long-toed; "five-toed"', "of a toe; often", ("long-toed", "five-toed")),
     ],
 )
-def test_glosses_are_split(gloss: str, definition: str, examples: tuple[str, ...]) -> None:
+def test_glosses_split_into_definition_and_examples(
+    gloss: str, definition: str, examples: tuple[str, ...], princeton: ModuleType
+) -> None:
     assert princeton.split_gloss(gloss) == (definition, examples)
 
 
@@ -230,7 +244,7 @@ SMALL = [
 ]
 
 
-def test_princetons_files_are_read(tmp_path: Path) -> None:
+def test_princeton_database_files_are_parsed(tmp_path: Path, princeton: ModuleType) -> None:
     write_small_wordnet(tmp_path)
     assert princeton.read_synsets(tmp_path) == SMALL
     assert princeton.read_exceptions(tmp_path)["n"] == {
@@ -242,13 +256,13 @@ def test_princetons_files_are_read(tmp_path: Path) -> None:
         princeton.read_synsets(tmp_path)
 
 
-def test_compact_file_gives_back_what_was_written(tmp_path: Path) -> None:
+def test_compact_file_round_trip(tmp_path: Path, princeton: ModuleType) -> None:
     exceptions: compact_format.Exceptions = {
         "n": {"axes": ("axis", "axe"), "wolves": ("wolf",)},
         "v": {"went": ("go",)},
     }
     for name in ("one.gz", "two.gz"):
-        compact_format.write_compact(tmp_path / name, SMALL, exceptions)
+        princeton.write_compact(tmp_path / name, SMALL, exceptions)
     assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
     lines, forms = compact_format.read_compact((tmp_path / "one.gz").read_bytes())
     assert [compact_format.decode_synset(line) for line in lines.values()] == SMALL
@@ -257,32 +271,34 @@ def test_compact_file_gives_back_what_was_written(tmp_path: Path) -> None:
 
 
 def test_compact_file_of_another_format_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, princeton: ModuleType
 ) -> None:
-    monkeypatch.setattr(compact_format, "FILE_HEADER", "lmlab-wordnet 0")
-    compact_format.write_compact(tmp_path / "old.gz", SMALL, {})
+    monkeypatch.setattr(princeton, "FILE_HEADER", "lmlab-wordnet 0")
+    princeton.write_compact(tmp_path / "old.gz", SMALL, {})
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"lmlab-wordnet 1.*lmlab-wordnet 0"):
         compact_format.read_compact((tmp_path / "old.gz").read_bytes())
 
 
 @pytest.mark.slow
-def test_shipped_file_is_what_debians_package_gives(synsets: dict[str, Synset]) -> None:
+def test_shipped_file_equals_the_debian_package(
+    synsets: dict[str, Synset], princeton: ModuleType
+) -> None:
     if not (DEBIAN / "cntlist.rev").exists():
         pytest.skip("Debian's package wordnet-base is not installed")
     assert princeton.read_synsets(DEBIAN) == list(synsets.values())
     assert princeton.read_exceptions(DEBIAN) == load_wordnet().exceptions
 
 
-def test_licence_goes_with_the_data_and_both_are_small() -> None:
-    room = files("lmlab.data.wordnet")
-    licence = (room / "LICENSE").read_text()
+def test_licence_is_shipped_and_data_is_small() -> None:
+    package = files("lmlab.data.wordnet")
+    licence = (package / "LICENSE").read_text()
     assert "WordNet 3.0 Copyright 2006 by Princeton University." in licence
     assert "Permission to use, copy, modify and distribute" in licence
-    assert len((room / "wordnet.gz").read_bytes()) + len(licence) < 10_000_000
+    assert len((package / "wordnet.gz").read_bytes()) + len(licence) < 10_000_000
 
 
-# The glosses as a corpus
+# Gloss corpus
 
 
 @pytest.mark.parametrize(
@@ -297,15 +313,21 @@ def test_licence_goes_with_the_data_and_both_are_small() -> None:
         ("  ", ""),
     ],
 )
-def test_text_is_tokenised(text: str, tokens: str) -> None:
+def test_glosses_are_tokenised(text: str, tokens: str) -> None:
     assert tokenize_gloss(text) == tokens
 
 
-def test_corpus_of_glosses() -> None:
-    made = corpus()
-    assert (made.name, made.tokenizer, made.description) == ("wordnet", "word", DESCRIPTION)
-    assert made.truth is None
-    texts = {name: list(made.split(name).texts()) for name in ("train", "validation", "test")}
+def test_gloss_corpus_splits_are_disjoint_and_lowercase() -> None:
+    gloss_corpus = corpus()
+    assert (gloss_corpus.name, gloss_corpus.tokenizer, gloss_corpus.description) == (
+        "wordnet",
+        "word",
+        DESCRIPTION,
+    )
+    assert gloss_corpus.truth is None
+    texts = {
+        name: list(gloss_corpus.split(name).texts()) for name in ("train", "validation", "test")
+    }
     assert sum(map(len, texts.values())) > 165_000
     assert "that which is perceived or known or inferred" in " ".join(texts["train"][:1])
     for held_out, others in (("validation", ["train"]), ("test", ["train", "validation"])):
@@ -317,20 +339,22 @@ def test_corpus_of_glosses() -> None:
 
 
 def test_split_is_by_synset(synsets: dict[str, Synset]) -> None:
-    names = Counter(map(split_of, synsets))
+    names = Counter(map(split_by_hash, synsets))
     for name, share in (("train", 0.90), ("validation", 0.05), ("test", 0.05)):
         deviation = math.sqrt(len(synsets) * share * (1 - share))
         assert abs(names[name] - len(synsets) * share) < 4 * deviation
     texts = {name: set(some) for name, some in texts_by_split().items()}
     for synset in list(synsets.values())[::50]:
-        here = split_of(synset.id)
+        split = split_by_hash(synset.id)
         for text in map(tokenize_gloss, (synset.definition, *synset.examples)):
-            # A text of a held-out synset that training has too is left out, never moved.
-            assert text in texts[here] or (here != "train" and text in set().union(*texts.values()))
+            # A held-out text that is also in training is dropped, never moved.
+            assert text in texts[split] or (
+                split != "train" and text in set().union(*texts.values())
+            )
 
 
-def test_texts_are_those_of_this_version() -> None:
-    # If this fails the texts have changed: raise VERSION, so that cached tokens are made anew.
+def test_gloss_texts_match_the_version_digest() -> None:
+    # If this fails the texts have changed: raise VERSION, so that cached tokens are rebuilt.
     text = "\n".join(text for some in texts_by_split().values() for text in some)
     digests = {1: "dd0deb2f9eddb0811795edafa27fae3ba71196d7e417137161aef80a110ce4a6"}
     assert hashlib.sha256(text.encode()).hexdigest() == digests[VERSION]

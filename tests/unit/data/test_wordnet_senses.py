@@ -1,28 +1,28 @@
-"""WordNet's examples with the senses of their words: what is told, and what is held out."""
+"""WordNet examples with sense annotations: mentions and held-out splits."""
 
 from __future__ import annotations
 
 from lmlab.data.corpus import open_corpus
-from lmlab.data.languages.wordnet_senses import examples_by_split, split_of_sentence
+from lmlab.data.languages.wordnet_senses import examples_by_split
 from lmlab.data.wordnet.database import load_wordnet
-from lmlab.data.wordnet.glosses import tokenize_gloss
+from lmlab.data.wordnet.glosses import split_by_hash, tokenize_gloss
 from lmlab.data.wordnet.inflections import base_forms
 
 
-def test_no_text_is_in_two_splits_and_every_held_out_sentence_is_asked():
-    found = examples_by_split()
-    texts = {name: {each.text for each in split} for name, split in found.items()}
+def test_splits_are_disjoint_and_held_out_texts_have_mentions():
+    splits = examples_by_split()
+    texts = {name: {example.text for example in split} for name, split in splits.items()}
     assert not texts["train"] & texts["test"]
     assert not texts["train"] & texts["validation"]
     assert not texts["validation"] & texts["test"]
     for name in ("validation", "test"):
-        assert all(each.mentions for each in found[name])
-        assert all(split_of_sentence(text) == name for text in texts[name])
-        assert 2000 < len(found[name]) < 2400
+        assert all(example.mentions for example in splits[name])
+        assert all(split_by_hash(text) == name for text in texts[name])
+        assert 2000 < len(splits[name]) < 2400
 
 
-def test_a_mention_is_a_form_of_a_word_of_its_synset():
-    wordnet, asked = load_wordnet(), 0
+def test_mentions_are_inflections_of_their_synset_lemmas():
+    wordnet, checked = load_wordnet(), 0
     for example in examples_by_split()["test"][:300]:
         for mention in example.mentions:
             synset = wordnet[mention.entity]
@@ -36,26 +36,26 @@ def test_a_mention_is_a_form_of_a_word_of_its_synset():
                 )
                 for lemma in lemmas
             )
-            asked += 1
-    assert asked >= 300
+            checked += 1
+    assert checked >= 300
 
 
-def test_senses_of_held_out_words_are_partly_known_from_other_sentences():
-    """Neither all nor none: those of no other example are known by gloss and relations alone."""
-    found = examples_by_split()
-    seen = {mention.entity for each in found["train"] for mention in each.mentions}
-    asked = [mention.entity for each in found["test"] for mention in each.mentions]
-    share = sum(entity in seen for entity in asked) / len(asked)
+def test_about_half_of_test_senses_occur_in_training():
+    """The other senses are known only by gloss and relations."""
+    splits = examples_by_split()
+    train_senses = {mention.entity for example in splits["train"] for mention in example.mentions}
+    test_senses = [mention.entity for example in splits["test"] for mention in example.mentions]
+    share = sum(entity in train_senses for entity in test_senses) / len(test_senses)
     assert 0.4 < share < 0.6
 
 
-def test_definitions_are_in_training_and_tell_nothing():
-    by_text = {each.text: each for each in examples_by_split()["train"]}
+def test_definitions_are_training_texts_without_mentions():
+    by_text = {example.text: example for example in examples_by_split()["train"]}
     definition = by_text["the basic unit of electric current adopted under the systeme "
                          "international d'unites"]  # fmt: skip
     assert definition.mentions == ()
 
 
-def test_it_is_a_built_in_corpus():
+def test_wordnet_senses_is_a_builtin_corpus():
     corpus = open_corpus("wordnet-senses")
     assert corpus.splits["test"].first()[0].mentions

@@ -27,7 +27,7 @@ def case():
 
 
 def trees(words, rules, symbol: int, first: int, last: int):
-    """Every tree of the words first … last - 1 under a symbol: (score, set of labelled spans)."""
+    """All trees of words first … last - 1 under a grammar symbol: (score, labelled spans)."""
     if symbol >= N:
         if last - first == 1:
             yield float(words[first, symbol - N]), frozenset({(first, last, symbol)})
@@ -49,14 +49,14 @@ def all_trees(words, rules, length: int) -> dict[frozenset, float]:
     }
 
 
-_found: dict[int, dict[frozenset, float]] = {}
+_enumerated: dict[int, dict[frozenset, float]] = {}
 
 
 def scores_of(case, row: int) -> dict[frozenset, float]:
     """The fixture is the same in every test, so one enumeration serves all."""
-    if row not in _found:
-        _found[row] = all_trees(case[0][row], case[1], int(LENGTHS[row]))
-    return _found[row]
+    if row not in _enumerated:
+        _enumerated[row] = all_trees(case[0][row], case[1], int(LENGTHS[row]))
+    return _enumerated[row]
 
 
 def posterior_of(case, row: int) -> dict[frozenset, float]:
@@ -70,7 +70,7 @@ def catalan(n: int) -> int:
     return math.comb(2 * n, n) // (n + 1)
 
 
-def test_the_enumeration_is_complete(case):
+def test_tree_enumeration_is_complete(case):
     """Catalan(3) shapes of four words: N symbols at 3 inner nodes, P at 4 leaves."""
     assert len(scores_of(case, 0)) == catalan(3) * N**3 * P**4
     assert len(scores_of(case, 1)) == P
@@ -78,13 +78,13 @@ def test_the_enumeration_is_complete(case):
 
 @pytest.mark.parametrize("function", [inside.log_partition, inside.total])
 def test_log_partition_is_the_sum_over_trees(case, function):
-    found = function(*case, lengths=LENGTHS)
+    log_partition = function(*case, lengths=LENGTHS)
     for row in range(4):
         expected = math.log(math.fsum(math.exp(s) for s in scores_of(case, row).values()))
-        assert found[row].item() == pytest.approx(expected, abs=1e-10)
+        assert log_partition[row].item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_scaled_products_have_the_gradient_of_the_clear_version(case):
+def test_scaled_inside_gradient_equals_reference(case):
     gradients = []
     for function in (inside.log_partition, inside.total):
         words = case[0].clone().requires_grad_()
@@ -94,8 +94,8 @@ def test_scaled_products_have_the_gradient_of_the_clear_version(case):
         )
         function(words, rules, lengths=LENGTHS).sum().backward()
         gradients.append((words.grad, rules.root.grad, rules.binary.grad))
-    for fast, clear in zip(*gradients, strict=True):
-        torch.testing.assert_close(fast, clear, atol=1e-10, rtol=1e-10)
+    for fast, reference in zip(*gradients, strict=True):
+        torch.testing.assert_close(fast, reference, atol=1e-10, rtol=1e-10)
 
 
 def as_indicators(spans) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,7 +108,7 @@ def as_indicators(spans) -> tuple[torch.Tensor, torch.Tensor]:
     return of_words, of_spans
 
 
-def test_best_is_the_best_tree(case):
+def test_viterbi_tree_is_the_best_tree(case):
     of_words, of_spans = inside.viterbi_tree(*case, lengths=LENGTHS)
     for row in range(4):
         scores = scores_of(case, row)
@@ -117,7 +117,7 @@ def test_best_is_the_best_tree(case):
         assert torch.equal(of_spans[row], expected[1])
 
 
-def test_marginals_are_sums_of_posteriors(case):
+def test_span_marginals_are_sums_of_posteriors(case):
     of_words, of_spans = inside.span_marginals(*case, lengths=LENGTHS)
     for row in range(4):
         expected = [torch.zeros(4, P).double(), torch.zeros(4, 4, N).double()]
@@ -129,17 +129,17 @@ def test_marginals_are_sums_of_posteriors(case):
 
 
 def test_entropy_is_that_of_the_posterior(case):
-    found = inside.entropy(*case, lengths=LENGTHS)
+    entropy = inside.entropy(*case, lengths=LENGTHS)
     for row in range(4):
         expected = -math.fsum(p * math.log(p) for p in posterior_of(case, row).values())
-        assert found[row].item() == pytest.approx(expected, abs=1e-10)
+        assert entropy[row].item() == pytest.approx(expected, abs=1e-10)
 
 
 def test_samples_follow_the_posterior(case):
     words, rules = case
-    drawn = 5_000
+    samples = 5_000
     of_words, of_spans = inside.sample_tree(
-        words[3, :2].expand(drawn, -1, -1), rules, generator=torch.Generator().manual_seed(0)
+        words[3, :2].expand(samples, -1, -1), rules, generator=torch.Generator().manual_seed(0)
     )
     # A tree of two words is its root's symbol and its two leaves'.
     code = of_spans[:, 0, 1].argmax(-1) * P * P
@@ -149,24 +149,26 @@ def test_samples_follow_the_posterior(case):
         labels = {(first, last): symbol for first, last, symbol in spans}
         key = labels[0, 2] * P * P + (labels[0, 1] - N) * P + labels[1, 2] - N
         # Five standard deviations of a binomial count.
-        assert abs(counts[key].item() - drawn * p) <= 5 * math.sqrt(drawn * p * (1 - p))
+        assert abs(counts[key].item() - samples * p) <= 5 * math.sqrt(samples * p * (1 - p))
 
 
-def test_a_drawn_tree_is_a_tree(case):
+def test_sampled_tree_is_a_valid_tree(case):
     of_words, of_spans = inside.sample_tree(*case, generator=torch.Generator().manual_seed(1))
     assert of_words.sum(-1).eq(1).all()
     assert of_spans.sum((1, 2, 3)).eq(3).all()  # four words have three inner nodes
 
 
-def test_single_precision_stays_close_on_a_long_sentence():
+def test_single_precision_is_accurate_on_a_long_sentence():
     generator = torch.Generator().manual_seed(0)
     rules = Rules(
         root=torch.log_softmax(torch.randn(5, generator=generator), 0),
         binary=torch.log_softmax(torch.randn(2, 25, generator=generator), 1).view(2, 5, 5),
     )
     words = torch.log_softmax(torch.randn(1, 40, 3, generator=generator) * 3, 1)
-    clear = inside.total(
+    reference = inside.total(
         words.double(), Rules(root=rules.root.double(), binary=rules.binary.double())
     )
-    assert inside.log_partition(words, rules).item() == pytest.approx(clear.item(), rel=1e-5)
-    assert inside.total(words, rules, semiring=LOG).item() == pytest.approx(clear.item(), rel=1e-5)
+    assert inside.log_partition(words, rules).item() == pytest.approx(reference.item(), rel=1e-5)
+    assert inside.total(words, rules, semiring=LOG).item() == pytest.approx(
+        reference.item(), rel=1e-5
+    )

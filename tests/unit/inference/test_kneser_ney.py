@@ -1,4 +1,4 @@
-"""Kneser-Ney by hand, against a slow and plain version of itself, and on almost nothing."""
+"""Kneser-Ney by hand, against a slow reference implementation, and on tiny corpora."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lmlab.inference.backoff import BackoffModel
 from lmlab.inference.kneser_ney import (
     FALLBACK_DISCOUNTS,
     KneserNeyFit,
-    _count_ngrams,
     adjusted_counts,
+    count_ngrams,
     estimate_discounts,
     fit_kneser_ney,
 )
@@ -24,14 +24,14 @@ A, B, C = 5, 6, 7
 NOTHING = -1
 
 
-def flat(sequences: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+def flatten(sequences: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     lengths = [len(sequence) for sequence in sequences]
     tokens = np.array([token for sequence in sequences for token in sequence], dtype=np.int64)
     return tokens, np.cumsum([0, *lengths])
 
 
 def fitted(sequences: list[list[int]], order: int, size: int) -> KneserNeyFit:
-    return fit_kneser_ney(*flat(sequences), order=order, vocabulary=Vocabulary(size=size))
+    return fit_kneser_ney(*flatten(sequences), order=order, vocabulary=Vocabulary(size=size))
 
 
 def probabilities(fitted: KneserNeyFit, *context: int) -> dict[int, float]:
@@ -70,7 +70,9 @@ def test_bigram_by_hand():
 
 
 def test_counts_by_hand():
-    counts = _count_ngrams(*flat(HAND), order=2, vocabulary=Vocabulary(size=7))
+    tokens, offsets = flatten(HAND)
+    heads = np.isin(np.arange(len(tokens)), offsets[:-1])
+    counts = count_ngrams(np.asarray(tokens, dtype=np.int64), heads, 2, Vocabulary(size=7))
     bigrams = {
         (int(key) // 7, int(key) % 7): int(count)
         for key, count in zip(counts.keys, counts.counts[7:], strict=True)
@@ -92,7 +94,9 @@ def test_discounts_by_hand():
     assert estimate_discounts(4, 1, 1, 1) is None  # D(2) = 2 - 3 · 4/6 · 1 = 0: no smoothing
 
 
-def plainly(sequences: list[list[int]], model: KneserNeyFit, context: tuple[int, ...], word: int):
+def reference_probability(
+    sequences: list[list[int]], model: KneserNeyFit, context: tuple[int, ...], word: int
+):
     """p(word | context) from the definition, by dictionaries and recursion."""
     vocabulary, order = model.tables.vocabulary, model.tables.order
     words = len(context) + 1
@@ -110,7 +114,7 @@ def plainly(sequences: list[list[int]], model: KneserNeyFit, context: tuple[int,
         adjusted = Counter(longer[1:] for longer in before)
         adjusted.update(gram for at, _, gram in grams(words) if at == 0)
     lower = (
-        plainly(sequences, model, context[1:], word)
+        reference_probability(sequences, model, context[1:], word)
         if context
         else 1 / (vocabulary.size - len(vocabulary.unpredictable))
     )
@@ -134,47 +138,53 @@ def random_sequences(seed: int, *, start: bool, end: bool, count: int = 40) -> l
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize(
-    ("start", "end"), [(True, True), (True, False), (False, True)], ids=["whole", "cut", "headless"]
+    ("start", "end"),
+    [(True, True), (True, False), (False, True)],
+    ids=["start and end", "no end", "no start"],
 )
-def test_equals_the_plain_version(order, start, end):
-    """Whole sentences, sentences cut before </s>, and ones whose first word is mere context."""
+def test_equals_reference_implementation(order, start, end):
+    """Whole sentences, sentences cut before </s>, and ones whose first word is only context."""
     sequences = random_sequences(order, start=start, end=end)
     model = fitted(sequences, order=order, size=14)  # 12 and 13 never occur
     lookup = BackoffModel(model.tables)
     generator = np.random.default_rng(1)
     for sequence in sequences[:6] + random_sequences(99, start=True, end=True, count=4):
-        place = int(generator.integers(1, len(sequence))) if len(sequence) > 1 else 0
-        context = tuple(sequence[max(0, place - order + 1) : place])
-        word = int(generator.choice([UNKNOWN, END, 6, 7, 8, 9, 12, sequence[place]]))
+        position = int(generator.integers(1, len(sequence))) if len(sequence) > 1 else 0
+        context = tuple(sequence[max(0, position - order + 1) : position])
+        word = int(generator.choice([UNKNOWN, END, 6, 7, 8, 9, 12, sequence[position]]))
         if word == START:
             continue
         padded = [*[NOTHING] * (order - 1 - len(context)), *context]
-        found = lookup.predict(np.array([padded]).reshape(1, order - 1), np.array([word]))
-        expected = plainly(sequences, model, context, word)
-        assert np.exp(found.log_probs[0]) == pytest.approx(expected, rel=1e-12)
+        prediction = lookup.predict(np.array([padded]).reshape(1, order - 1), np.array([word]))
+        expected = reference_probability(sequences, model, context, word)
+        assert np.exp(prediction.log_probs[0]) == pytest.approx(expected, rel=1e-12)
 
 
-def test_equals_the_plain_version_on_one_contiguous_stream():
+def test_equals_reference_on_one_contiguous_stream():
     lines = random_sequences(3, start=False, end=True)
     stream = [END, *(token for line in lines for token in line)]
     model = fitted([stream], order=3, size=12)
     lookup = BackoffModel(model.tables).read(np.array(stream))
-    for place in range(2, 40):
-        expected = plainly([stream], model, tuple(stream[place - 2 : place]), stream[place])
-        assert np.exp(lookup.log_probs[place]) == pytest.approx(expected, rel=1e-12)
+    for position in range(2, 40):
+        expected = reference_probability(
+            [stream], model, tuple(stream[position - 2 : position]), stream[position]
+        )
+        assert np.exp(lookup.log_probs[position]) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_start_symbol_within_a_stream_begins_a_new_sequence():
-    apart = fitted(HAND, order=3, size=7)
+def test_start_token_within_a_stream_begins_a_new_sequence():
+    separate = fitted(HAND, order=3, size=7)
     joined = fitted([[token for sequence in HAND for token in sequence]], order=3, size=7)
-    assert np.array_equal(apart.tables.keys, joined.tables.keys)
-    assert np.array_equal(apart.tables.log_probs, joined.tables.log_probs)
+    assert np.array_equal(separate.tables.keys, joined.tables.keys)
+    assert np.array_equal(separate.tables.log_probs, joined.tables.log_probs)
 
 
-def test_a_vocabulary_without_start_uses_the_symbol_that_stands_first():
+def test_vocabulary_without_start_uses_the_first_token():
     """`</s> a b </s>` is to a vocabulary without <s> what `<s> a b </s>` is to one with it."""
     ends_first = [[END, *sequence[1:]] for sequence in HAND]
-    without = fit_kneser_ney(*flat(ends_first), order=3, vocabulary=Vocabulary(size=7, start=None))
+    without = fit_kneser_ney(
+        *flatten(ends_first), order=3, vocabulary=Vocabulary(size=7, start=None)
+    )
     # <s> is an ordinary token there, so the other side gets one more word that never occurs.
     with_start = fitted(HAND, order=3, size=8)
     targets = np.array([A, B, END, UNKNOWN])
@@ -212,7 +222,7 @@ def test_tiny_corpora_give_distributions(name, order):
     assert (whole[:, possible] > 0).all() and (whole[:, ~possible] == 0).all()
 
 
-def test_a_corpus_of_nothing_gives_the_uniform_distribution():
+def test_empty_corpus_gives_the_uniform_distribution():
     model = fitted([], order=3, size=9)
     assert [probabilities(model, A, B)[i] for i in (UNKNOWN, END, A, B, C, 8)] == pytest.approx(
         [1 / 6] * 6
@@ -239,7 +249,7 @@ def test_refitting_gives_identical_tables():
 
 
 def test_stored_integer_types_do_not_matter():
-    tokens, offsets = flat(HAND)
+    tokens, offsets = flatten(HAND)
     narrow = fit_kneser_ney(
         tokens.astype(np.uint16), offsets, order=3, vocabulary=Vocabulary(size=7)
     )
@@ -255,7 +265,7 @@ def test_grams_are_the_ngrams_of_the_corpus():
 
 
 @pytest.mark.parametrize(
-    ("sequences", "order", "words"),
+    ("sequences", "order", "message"),
     [
         ([[START, 99, END]], 2, "ids must be from 0 to 8"),
         ([[START, -3, END]], 2, "ids must be from 0 to 8"),
@@ -263,6 +273,6 @@ def test_grams_are_the_ngrams_of_the_corpus():
         ([[START, A, END]], 0, "at least 1"),
     ],
 )
-def test_says_what_is_wrong(sequences, order, words):
-    with pytest.raises(UserError, match=words):
+def test_invalid_tokens_and_orders_are_refused(sequences, order, message):
+    with pytest.raises(UserError, match=message):
         fitted(sequences, order=order, size=9)

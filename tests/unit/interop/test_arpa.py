@@ -1,4 +1,4 @@
-"""ARPA files: what is written is read back, and a bad file is told by its line."""
+"""ARPA files: round trip, and malformed files reported by line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tables(order: int, seed: int = 0) -> BackoffTables:
 
 @pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
 @pytest.mark.parametrize("order", [1, 2, 4])
-def test_round_trip(tmp_path, order, name):
+def test_arpa_round_trip(tmp_path, order, name):
     written = tables(order)
     write_arpa(tmp_path / name, written, WORDS)
     read, strings = read_arpa(tmp_path / name)
@@ -39,14 +39,14 @@ def test_round_trip(tmp_path, order, name):
     assert read.vocabulary == written.vocabulary
     assert np.array_equal(read.keys, written.keys)
     assert np.array_equal(read.level_ends, written.level_ends)
-    # Nine digits of log10 are kept.
+    # Nine digits of log10 are stored.
     assert np.allclose(read.log_probs, written.log_probs, rtol=1e-8, atol=0)
     assert np.allclose(read.log_backoffs, written.log_backoffs, rtol=1e-8, atol=1e-15)
     assert (tmp_path / name).read_bytes()[:2] == (b"\x1f\x8b" if "gz" in name else b"\\d")
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_small_file_by_hand(tmp_path):
+def test_small_arpa_file_by_hand(tmp_path):
     path = tmp_path / "small.arpa"
     path.write_text(SMALL, encoding="utf-8")
     read, strings = read_arpa(path)
@@ -81,7 +81,7 @@ ngram 2=2
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "words"),
+    ("before", "after", "message"),
     [
         ("ngram 2=2", "ngram 3=2", "line 5: expected 'ngram 2='"),
         ("ngram 1=5\nngram 2=2", "", "expected counts"),
@@ -103,16 +103,16 @@ ngram 2=2
         ("a b\n\n\\end\\\n", "", "line 16: expected"),
     ],
 )
-def test_bad_files_are_told_by_line(tmp_path, before, after, words):
+def test_malformed_arpa_is_reported_by_line(tmp_path, before, after, message):
     path = tmp_path / "bad.arpa"
     assert before in SMALL
     path.write_text(SMALL.replace(before, after, 1), encoding="utf-8")
-    with pytest.raises(UserError, match=words) as told:
+    with pytest.raises(UserError, match=message) as error:
         read_arpa(path)
-    assert "bad.arpa" in str(told.value)
+    assert "bad.arpa" in str(error.value)
 
 
-def test_a_missing_context_is_told_by_line(tmp_path):
+def test_missing_context_is_reported_by_line(tmp_path):
     path = tmp_path / "bad.arpa"
     text = SMALL.replace("ngram 2=2\n", "ngram 2=2\nngram 3=1\n")
     path.write_text(text.replace("\n\\end", "\n\\3-grams:\n-1\tb a b\n\n\\end"), encoding="utf-8")
@@ -120,14 +120,14 @@ def test_a_missing_context_is_told_by_line(tmp_path):
         read_arpa(path)
 
 
-def test_a_word_that_is_not_utf8_is_told_by_line(tmp_path):
+def test_non_utf8_word_is_reported_by_line(tmp_path):
     path = tmp_path / "bad.arpa"
     path.write_bytes(SMALL.encode().replace(b"\tb\t", b"\t\xff\t"))
     with pytest.raises(UserError, match="line 12: this word is not UTF-8"):
         read_arpa(path)
 
 
-def test_files_that_can_not_be_opened(tmp_path):
+def test_unreadable_arpa_paths_are_reported(tmp_path):
     with pytest.raises(UserError, match="can't be read: No such file"):
         read_arpa(tmp_path / "absent.arpa")
     (tmp_path / "broken.arpa.gz").write_bytes(gzip.compress(SMALL.encode())[:-30])
@@ -146,13 +146,13 @@ def test_files_that_can_not_be_opened(tmp_path):
         (WORDS[:-1], "expected the strings of 10 tokens"),
     ],
 )
-def test_tokens_that_an_arpa_file_can_not_hold(tmp_path, words, message):
+def test_tokens_arpa_cannot_represent_are_refused(tmp_path, words, message):
     with pytest.raises(UserError, match=message):
         write_arpa(tmp_path / "model.arpa", tables(2), words)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_symbols_get_the_names_that_readers_know(tmp_path):
+def test_special_tokens_get_the_standard_arpa_names(tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS[5:]]
     write_arpa(tmp_path / "model.arpa", tables(2), words)
     assert read_arpa(tmp_path / "model.arpa")[1] == WORDS

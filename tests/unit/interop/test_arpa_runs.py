@@ -1,4 +1,4 @@
-"""ARPA files as runs."""
+"""Import and export of runs as ARPA files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def total(model, text: str) -> float:
         return model.system.log_prob(Batch.collate([ids], pad=0)).totals.item()
 
 
-def test_a_run_goes_out_and_comes_back_with_the_same_scores(run, tmp_path):
+def test_exported_and_reimported_run_has_equal_scores(run, tmp_path):
     export_arpa(run, tmp_path / "model.arpa.gz")
     back = import_arpa(tmp_path / "model.arpa.gz", tmp_path / "back")
     before = load_run(run)
@@ -36,7 +36,7 @@ def test_a_run_goes_out_and_comes_back_with_the_same_scores(run, tmp_path):
         assert total(back, text) == pytest.approx(total(before, text), abs=1e-4)
 
 
-def test_what_can_not_be_exported_or_would_be_overwritten_is_told(run, tmp_path):
+def test_unsupported_export_and_existing_run_are_refused(run, tmp_path):
     train(
         "independent", data=tmp_path / "corpus.txt", out=tmp_path / "other", size="tiny", quiet=True
     )

@@ -1,4 +1,4 @@
-"""Encoders for an index: a run's vectors, a checkpoint's as sentence-transformers pools them."""
+"""Text encoders for an index: runs, and checkpoints pooled as in sentence-transformers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lmlab.interop.hf.sentence_encoders import POOLING_FUNCTIONS
 from lmlab.interop.text_encoders import RunEncoder, open_encoder
 from lmlab.training.run_folder import load_run
 
-pytestmark = pytest.mark.xdist_group("text-encoders")  # what they read is made once
+pytestmark = pytest.mark.xdist_group("text-encoders")  # shares its trained run
 WORDS = "the a cat dog bird sat ran on under mat tree query: doc:".split()
-SYMBOLS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 TEXTS = ["the cat sat", "a dog ran under the tree", "bird"]
 
 
@@ -30,22 +30,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_runs_vectors_are_its_own_alone_and_together(run: Path):
+def test_run_encoder_is_independent_of_batching(run: Path):
     encoder, model = open_encoder(run), load_run(run)
     texts = ["the cat sleeps", "a dog sees mary", "mary"]
-    found = encoder.encode_documents(texts)
-    assert found.shape == (3, encoder.width) and found.dtype == np.float32
+    vectors = encoder.encode_documents(texts)
+    assert vectors.shape == (3, encoder.width) and vectors.dtype == np.float32
     for row, text in enumerate(texts):
         ids = [2, *model.tokenizer.encode(text), 3]  # <s> … </s>
         with torch.no_grad():
-            own = model.system.encode(Batch.collate([ids], pad=0))[0]
-        np.testing.assert_allclose(found[row], own.numpy(), atol=1e-5)
-    # A system that does not tell questions from documents encodes both alike.
-    np.testing.assert_array_equal(encoder.encode_queries(texts), found)
+            alone = model.system.encode(Batch.collate([ids], pad=0))[0]
+        np.testing.assert_allclose(vectors[row], alone.numpy(), atol=1e-5)
+    # A system without a query encoder encodes queries and documents alike.
+    np.testing.assert_array_equal(encoder.encode_queries(texts), vectors)
     assert encoder.encode_queries([]).shape == (0, encoder.width)
 
 
-def test_a_system_that_tells_questions_apart_encodes_them_so(run: Path):
+def test_run_encoder_uses_the_query_encoder(run: Path):
     model = load_run(run)
     model.system.encode_queries = lambda batch: 3 * model.system.encode(batch)
     encoder = RunEncoder(model)
@@ -54,7 +54,7 @@ def test_a_system_that_tells_questions_apart_encodes_them_so(run: Path):
     )
 
 
-def test_a_text_longer_than_the_window_is_cut_and_counted(run: Path):
+def test_text_longer_than_the_window_is_truncated_and_counted(run: Path):
     encoder = open_encoder(run)
     assert encoder.window is not None and encoder.truncated == 0
     fits = "cat " * (encoder.window - 2)
@@ -63,7 +63,7 @@ def test_a_text_longer_than_the_window_is_cut_and_counted(run: Path):
     np.testing.assert_allclose(longer, other, atol=1e-6)
 
 
-def test_weights_and_settings_decide_the_fingerprint(run: Path):
+def test_encoder_fingerprint_depends_on_the_weights(run: Path):
     model = load_run(run)
     first, again = RunEncoder(model), open_encoder(run)
     assert first.description == again.description
@@ -73,7 +73,7 @@ def test_weights_and_settings_decide_the_fingerprint(run: Path):
     assert RunEncoder(model).description.fingerprint != first.description.fingerprint
 
 
-def test_a_system_without_vectors_is_refused(tmp_path: Path):
+def test_system_without_encode_is_refused(tmp_path: Path):
     lmlab.train("ngram", data="grammar", out=tmp_path / "ngram", size="tiny", quiet=True)
     with pytest.raises(UserError, match="encoding documents needs a system with Encode"):
         open_encoder(tmp_path / "ngram")
@@ -81,10 +81,10 @@ def test_a_system_without_vectors_is_refused(tmp_path: Path):
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A BERT without a head, as the Hub's sentence encoders are, with a tokeniser of words."""
+    """A BERT without a head, like the Hub's sentence encoders, with a word tokenizer."""
     transformers = pytest.importorskip("transformers")
     transformers.set_seed(0)
-    size = len(SYMBOLS) + len(WORDS)
+    size = len(SPECIAL_TOKENS) + len(WORDS)
     config = transformers.BertConfig(
         vocab_size=size,
         hidden_size=8,
@@ -94,7 +94,9 @@ def checkpoint(tmp_path: Path) -> Path:
         max_position_embeddings=12,
     )
     transformers.BertModel(config).save_pretrained(tmp_path)
-    inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*SYMBOLS, *WORDS])}, "[UNK]"))
+    inner = Tokenizer(
+        models.WordLevel({w: i for i, w in enumerate([*SPECIAL_TOKENS, *WORDS])}, "[UNK]")
+    )
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     inner.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     roles = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
@@ -102,17 +104,17 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def hidden(folder: Path, text: str) -> np.ndarray:
-    """(T, W) the last hidden states of a text by itself, its symbols included."""
+def hidden_states(folder: Path, text: str) -> np.ndarray:
+    """(T, W) the last hidden states of a text, special tokens included."""
     import transformers
 
-    ids = [2, *(len(SYMBOLS) + WORDS.index(word) for word in text.split()), 3]
+    ids = [2, *(len(SPECIAL_TOKENS) + WORDS.index(word) for word in text.split()), 3]
     module = transformers.AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
         return module(torch.tensor([ids])).last_hidden_state[0].numpy()
 
 
-def described(folder: Path, *modules: str, **pooling: object) -> None:
+def write_pooling_config(folder: Path, *modules: str, **pooling: object) -> None:
     rows = [
         {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"st.models.{name}"}
         for i, name in enumerate(modules)
@@ -122,11 +124,11 @@ def described(folder: Path, *modules: str, **pooling: object) -> None:
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
 
 
-def test_hidden_states_are_pooled_by_the_mean_unless_told(checkpoint: Path):
+def test_mean_pooling_is_the_default(checkpoint: Path):
     encoder = open_encoder(checkpoint)
     assert (encoder.width, encoder.window, encoder.description.name) == (8, 12, "bert")
-    wanted = [hidden(checkpoint, text).mean(0) for text in TEXTS]
-    np.testing.assert_allclose(encoder.encode_documents(TEXTS), wanted, atol=1e-6)
+    expected = [hidden_states(checkpoint, text).mean(0) for text in TEXTS]
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -149,53 +151,57 @@ def test_hidden_states_are_pooled_by_the_mean_unless_told(checkpoint: Path):
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
 )
-def test_hidden_states_are_pooled_as_the_folder_says(checkpoint: Path, pooling, by_hand):
-    described(checkpoint, "Transformer", "Pooling", **pooling)
-    found = open_encoder(checkpoint).encode_documents(TEXTS)
-    wanted = [by_hand(hidden(checkpoint, text)) for text in TEXTS]
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+def test_pooling_follows_the_checkpoint_config(checkpoint: Path, pooling, by_hand):
+    write_pooling_config(checkpoint, "Transformer", "Pooling", **pooling)
+    vectors = open_encoder(checkpoint).encode_documents(TEXTS)
+    expected = [by_hand(hidden_states(checkpoint, text)) for text in TEXTS]
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
 
-def test_vectors_have_length_one_where_the_folder_says(checkpoint: Path):
+def test_normalize_module_gives_unit_vectors(checkpoint: Path):
     plain = open_encoder(checkpoint).encode_queries(TEXTS)
-    described(checkpoint, "Transformer", "Pooling", "Normalize", pooling_mode_mean_tokens=True)
-    found = open_encoder(checkpoint).encode_queries(TEXTS)
+    write_pooling_config(
+        checkpoint, "Transformer", "Pooling", "Normalize", pooling_mode_mean_tokens=True
+    )
+    normalised = open_encoder(checkpoint).encode_queries(TEXTS)
     lengths = np.linalg.norm(plain, axis=1, keepdims=True)
-    np.testing.assert_allclose(found, plain / lengths, atol=1e-6)
+    np.testing.assert_allclose(normalised, plain / lengths, atol=1e-6)
 
 
-def test_prompts_stand_before_questions_and_documents(checkpoint: Path):
+def test_prompts_are_prepended_to_queries_and_documents(checkpoint: Path):
     prompts = {"prompts": {"query": "query: ", "passage": "doc: "}}
-    told = checkpoint / "config_sentence_transformers.json"
-    told.write_text(json.dumps(prompts), encoding="utf-8")
+    config_file = checkpoint / "config_sentence_transformers.json"
+    config_file.write_text(json.dumps(prompts), encoding="utf-8")
     encoder = open_encoder(checkpoint)
-    question, document = encoder.encode_queries(["cat"])[0], encoder.encode_documents(["cat"])[0]
-    np.testing.assert_allclose(question, hidden(checkpoint, "query: cat").mean(0), atol=1e-6)
-    np.testing.assert_allclose(document, hidden(checkpoint, "doc: cat").mean(0), atol=1e-6)
+    query, document = encoder.encode_queries(["cat"])[0], encoder.encode_documents(["cat"])[0]
+    np.testing.assert_allclose(query, hidden_states(checkpoint, "query: cat").mean(0), atol=1e-6)
+    np.testing.assert_allclose(document, hidden_states(checkpoint, "doc: cat").mean(0), atol=1e-6)
 
 
-def test_a_checkpoints_window_is_the_least_that_its_files_say(checkpoint: Path):
-    told = {"max_seq_length": 5, "do_lower_case": True}
-    (checkpoint / "sentence_bert_config.json").write_text(json.dumps(told), encoding="utf-8")
+def test_checkpoint_window_is_the_smallest_declared(checkpoint: Path):
+    config = {"max_seq_length": 5, "do_lower_case": True}
+    (checkpoint / "sentence_bert_config.json").write_text(json.dumps(config), encoding="utf-8")
     encoder = open_encoder(checkpoint)
-    found = encoder.encode_documents(["THE cat sat on the mat"])[0]
+    vector = encoder.encode_documents(["THE cat sat on the mat"])[0]
     # [CLS] and [SEP] are two of the five.
-    np.testing.assert_allclose(found, hidden(checkpoint, "the cat sat").mean(0), atol=1e-6)
+    np.testing.assert_allclose(vector, hidden_states(checkpoint, "the cat sat").mean(0), atol=1e-6)
     assert (encoder.window, encoder.truncated) == (5, 1)
 
 
-def test_a_checkpoints_files_decide_its_fingerprint(checkpoint: Path):
+def test_checkpoint_fingerprint_depends_on_its_files(checkpoint: Path):
     first = open_encoder(checkpoint).description
     assert open_encoder(checkpoint).description == first
-    described(checkpoint, "Transformer", "Pooling", pooling_mode_cls_token=True)
+    write_pooling_config(checkpoint, "Transformer", "Pooling", pooling_mode_cls_token=True)
     assert open_encoder(checkpoint).description.fingerprint != first.fingerprint
 
 
-def test_what_a_folder_can_have_that_is_not_understood(checkpoint: Path):
-    described(checkpoint, "Transformer", "Pooling", "Dense", pooling_mode_mean_tokens=True)
+def test_unsupported_checkpoint_modules_are_refused(checkpoint: Path):
+    write_pooling_config(
+        checkpoint, "Transformer", "Pooling", "Dense", pooling_mode_mean_tokens=True
+    )
     with pytest.raises(UserError, match="names a module Dense, but lmlab supports Transformer"):
         open_encoder(checkpoint)
-    described(checkpoint, "Transformer", "Pooling", pooling_mode="sum")
+    write_pooling_config(checkpoint, "Transformer", "Pooling", pooling_mode="sum")
     with pytest.raises(
         UserError, match=f"no pooling that lmlab supports: {', '.join(POOLING_FUNCTIONS)}"
     ):

@@ -1,4 +1,4 @@
-"""Attention against torch's own and against loops; its options and its cache."""
+"""Attention against torch's implementation and loops; options and KV cache."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from lmlab.layers.relative_positions import (
     exact_bucket_count,
 )
 from lmlab.zoo import gpt
-from lmlab.zoo._transformer import PositionName
+from lmlab.zoo._transformer_config import PositionName
 
 WIDTH, HEADS, TIME = 12, 3, 5
 
 
-def scope(mask: torch.Tensor | None = None, *, causal: bool = False, **words) -> AttentionContext:
-    places = torch.arange(TIME)[None]
+def make_context(
+    mask: torch.Tensor | None = None, *, causal: bool = False, **options
+) -> AttentionContext:
+    positions = torch.arange(TIME)[None]
     return AttentionContext(
-        mask=mask, causal=causal, query_positions=places, key_positions=places, **words
+        mask=mask, causal=causal, query_positions=positions, key_positions=positions, **options
     )
 
 
@@ -43,26 +45,26 @@ def values(seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_few_places_that_ask_need_no_keys(masked, bias):
-    """Without gradients and for one place of many, the same by another order of products."""
+def test_few_queries_path_equals_standard_attention(masked, bias):
+    """Without gradients and for few queries, another order of products gives the same."""
     torch.manual_seed(0)
     attention = MultiHeadAttention(WIDTH, HEADS, bias=bias).eval()
     for parameter in attention.parameters():
         nn.init.normal_(parameter)
-    asking, read = torch.randn(2, 1, WIDTH), values()
+    queries, source = torch.randn(2, 1, WIDTH), values()
     mask = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 1]]).bool()[:, None, None]
-    seen = AttentionContext(
+    context = AttentionContext(
         mask=mask if masked else None,
         query_positions=torch.zeros(2, 1, dtype=torch.long),
         key_positions=torch.arange(TIME)[None],
         disabled_heads=frozenset({1}),
     )
-    expected = attention(asking, seen, source=read)
+    expected = attention(queries, context, source=source)
     with torch.no_grad():
-        assert attention._has_few_queries(asking, read, seen)
-        found = attention(asking, seen, source=read)
-        assert not attention._has_few_queries(read, read, seen)
-    torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=1e-5)
+        assert attention._has_few_queries(queries, source, context)
+        output = attention(queries, context, source=source)
+        assert not attention._has_few_queries(source, source, context)
+    torch.testing.assert_close(output, expected.detach(), atol=1e-5, rtol=1e-5)
 
 
 def same_as_torch(attention: MultiHeadAttention) -> nn.MultiheadAttention:
@@ -75,71 +77,75 @@ def same_as_torch(attention: MultiHeadAttention) -> nn.MultiheadAttention:
     return theirs
 
 
-@pytest.mark.parametrize("recorded", [False, True], ids=["fused", "clear"])
+@pytest.mark.parametrize("recorded", [False, True], ids=["fused", "unfused"])
 @pytest.mark.parametrize("kind", ["all", "causal", "explicit", "source"])
-def test_it_is_torchs_multihead_attention(kind: str, recorded: bool):
+def test_equals_torch_multihead_attention(kind: str, recorded: bool):
     torch.manual_seed(0)
     attention = MultiHeadAttention(WIDTH, HEADS)
     nn.init.normal_(attention.qkv_projection.bias)
     theirs, x = same_as_torch(attention), values()
     allowed = torch.rand(TIME, TIME) < 0.6
     allowed.fill_diagonal_(True)
-    seen = {"causal": torch.ones(TIME, TIME).tril().bool(), "explicit": allowed}.get(kind)
+    torch_mask = {"causal": torch.ones(TIME, TIME).tril().bool(), "explicit": allowed}.get(kind)
     source = values(1) if kind == "source" else x
     expected, weights = theirs(
-        x, source, source, attn_mask=None if seen is None else ~seen, average_attn_weights=False
+        x,
+        source,
+        source,
+        attn_mask=None if torch_mask is None else ~torch_mask,
+        average_attn_weights=False,
     )
     record: dict | None = {} if recorded else None
     if kind == "causal":
-        asked = scope(causal=True, record=record, name="layer 1")
+        context = make_context(causal=True, record=record, name="layer 1")
     else:
-        mask = None if seen is None else seen[None, None]
-        asked = scope(mask, record=record, name="layer 1")
-    found = attention(x, asked, source=source if kind == "source" else None)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        mask = None if torch_mask is None else torch_mask[None, None]
+        context = make_context(mask, record=record, name="layer 1")
+    output = attention(x, context, source=source if kind == "source" else None)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=0)
     if record is not None:
         torch.testing.assert_close(record["layer 1 attention"].values, weights.detach())
 
 
-def test_a_place_that_sees_nothing_reads_nothing():
+def test_fully_masked_query_outputs_the_bias():
     attention = MultiHeadAttention(WIDTH, HEADS)
     mask = torch.ones(1, 1, TIME, TIME, dtype=torch.bool)
     mask[0, 0, 2] = False
     for record in (None, {}):
-        found = attention(values(), scope(mask, record=record))
+        output = attention(values(), make_context(mask, record=record))
         expected = attention.output.bias.expand(2, WIDTH)
-        torch.testing.assert_close(found[:, 2], expected)
-        assert not found.isnan().any()
+        torch.testing.assert_close(output[:, 2], expected)
+        assert not output.isnan().any()
 
 
-def test_stepping_reads_what_all_at_once_reads():
-    for positions in (None, RotaryEmbedding(4), ShawPositions(4, reach=2)):
+def test_kv_cache_equals_full_attention():
+    for positions in (None, RotaryEmbedding(4), ShawPositions(4, clip_distance=2)):
         attention = MultiHeadAttention(WIDTH, HEADS, positions=positions)
         x = values()
-        whole = attention(x, scope(causal=True))
+        whole = attention(x, make_context(causal=True))
         cache = KVCache.empty(2, HEADS, WIDTH // HEADS, x)
-        for place in range(TIME):
-            here, upto = torch.tensor([[place]]), torch.arange(place + 1)[None]
-            looking = AttentionContext(query_positions=here, key_positions=upto)
-            found, cache = attention.step(x[:, place : place + 1], looking, cache, here)
-            torch.testing.assert_close(found[:, 0], whole[:, place], atol=1e-5, rtol=0)
+        for position in range(TIME):
+            here, upto = torch.tensor([[position]]), torch.arange(position + 1)[None]
+            context = AttentionContext(query_positions=here, key_positions=upto)
+            output, cache = attention.step(x[:, position : position + 1], context, cache, here)
+            torch.testing.assert_close(output[:, 0], whole[:, position], atol=1e-5, rtol=0)
 
 
-def test_cosine_scores_do_not_feel_lengths():
-    """Queries and keys ten times as long change nothing; plain scores they change."""
+def test_cosine_scores_are_scale_invariant():
+    """Scaling queries and keys by ten changes dot-product scores but not cosine scores."""
     x = values()
-    for kind, feels in ((DotProductScores, True), (CosineScores, False)):
+    for kind, scale_sensitive in ((DotProductScores, True), (CosineScores, False)):
         attention = MultiHeadAttention(WIDTH, HEADS, scores=kind(WIDTH // HEADS), bias=False)
-        before = attention(x, scope())
+        before = attention(x, make_context())
         with torch.no_grad():
             attention.qkv_projection.weight[: 2 * WIDTH] *= 10
-        after = attention(x, scope())
-        assert feels == (not torch.allclose(before, after, atol=1e-5))
+        after = attention(x, make_context())
+        assert scale_sensitive == (not torch.allclose(before, after, atol=1e-5))
 
 
 @pytest.mark.parametrize("name", [name for name in get_args(PositionName) if name != "pairs"])
-def test_cosine_scores_do_not_feel_lengths_whatever_the_positions(name: str):
-    """Queries and keys ten times as long change log p of plain scores, and of cosines nothing."""
+def test_cosine_scores_are_scale_invariant_with_positions(name: str):
+    """Scaling queries and keys by ten changes log p with dot products, not with cosines."""
     batch = Batch.collate([[2, 7, 5, 9, 6, 8, 3], [2, 5, 5, 7, 3]], pad=0)
     for cosine in (False, True):
         torch.manual_seed(0)
@@ -166,10 +172,10 @@ def test_cosine_scores_do_not_feel_lengths_whatever_the_positions(name: str):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_cosines_with_positions_by_loops(temperature: float):
+def test_cosine_transformer_xl_scores_by_loops(temperature: float):
     """√D cos(q̃ + u, k) + cos(q, R) |R| + v · R / √D, over the temperature, for each pair.
 
-    q̃ = √D q / |q|; R = W [sin(d ω), cos(d ω)] with its length, and v a bias (Transformer-XL).
+    q̃ = √D q / |q|; R = W [sin(d ω), cos(d ω)] with its norm, and v a bias (Transformer-XL).
     """
     torch.manual_seed(0)
     size = WIDTH // HEADS
@@ -179,7 +185,7 @@ def test_cosines_with_positions_by_loops(temperature: float):
     scores = CosineScores(size, temperature=temperature)
     attention = MultiHeadAttention(WIDTH, HEADS, scores=scores, positions=positions)
     record: dict = {}
-    attention(values(), scope(record=record))
+    attention(values(), make_context(record=record))
     q, k, _ = (
         part.view(2, TIME, HEADS, size)
         for part in attention.qkv_projection(values()).split(WIDTH, -1)
@@ -201,12 +207,12 @@ def test_cosines_with_positions_by_loops(temperature: float):
     torch.testing.assert_close(record["attention"].values, weights.detach(), atol=1e-5, rtol=0)
 
 
-def test_cosines_of_queries_of_the_usual_length_give_positions_their_usual_weight():
-    """Where all queries and keys have length √D, cosines and plain scores agree for Shaw's too."""
+def test_cosine_equals_dot_product_for_vectors_of_norm_sqrt_d():
+    """If queries and keys have norm √D, both scores agree, with Shaw's positions too."""
     torch.manual_seed(0)
     size = WIDTH // HEADS
-    shaw = ShawPositions(size, reach=2)
-    queries, keys, read = torch.randn(3, 2, HEADS, TIME, size).unbind(0)
+    shaw = ShawPositions(size, clip_distance=2)
+    queries, keys, attended_values = torch.randn(3, 2, HEADS, TIME, size).unbind(0)
     queries, keys = (
         CosineScores(size).queries_for_positions(queries),
         CosineScores(size).queries_for_positions(keys),
@@ -216,7 +222,8 @@ def test_cosines_of_queries_of_the_usual_length_give_positions_their_usual_weigh
     cosine = MultiHeadAttention(WIDTH, HEADS, positions=shaw, scores=CosineScores(size))
     cosine.load_state_dict(plain.state_dict())
     torch.testing.assert_close(
-        cosine._attend(queries, keys, read, scope()), plain._attend(queries, keys, read, scope())
+        cosine._attend(queries, keys, attended_values, make_context()),
+        plain._attend(queries, keys, attended_values, make_context()),
     )
 
 
@@ -233,12 +240,12 @@ def test_scores_by_hand():
         assert product.item() == pytest.approx(expected)
 
 
-def test_at_temperature_zero_all_weight_is_on_the_best():
+def test_temperature_zero_is_hard_attention():
     attention = MultiHeadAttention(
         WIDTH, HEADS, scores=DotProductScores(WIDTH // HEADS, temperature=0.0)
     )
     record: dict = {}
-    attention(values(), scope(record=record))
+    attention(values(), make_context(record=record))
     weights = record["attention"].values
     assert set(weights.unique().tolist()) == {0.0, 1.0}
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, HEADS, TIME))
@@ -247,21 +254,21 @@ def test_at_temperature_zero_all_weight_is_on_the_best():
     )
     softened.load_state_dict(attention.state_dict())
     torch.testing.assert_close(
-        softened(values(), scope()), attention(values(), scope()), atol=1e-4, rtol=0
+        softened(values(), make_context()), attention(values(), make_context()), atol=1e-4, rtol=0
     )
-    attention(values(), scope()).sum().backward()
+    attention(values(), make_context()).sum().backward()
     assert attention.qkv_projection.weight.grad.abs().sum() > 0
 
 
-def test_a_silent_head_counts_as_zero():
+def test_disabled_head_contributes_zero():
     attention = MultiHeadAttention(WIDTH, HEADS)
-    silent = attention(values(), scope(disabled_heads=frozenset({1})))
+    disabled = attention(values(), make_context(disabled_heads=frozenset({1})))
     with torch.no_grad():
         attention.output.weight[:, 4:8] = 0
-    torch.testing.assert_close(silent, attention(values(), scope()))
+    torch.testing.assert_close(disabled, attention(values(), make_context()))
 
 
-def test_rotary_products_depend_on_the_distance_alone():
+def test_rotary_products_depend_only_on_distance():
     rotary = RotaryEmbedding(8)
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
@@ -280,7 +287,7 @@ def test_rotary_products_depend_on_the_distance_alone():
 def test_shaw_by_loops():
     torch.manual_seed(0)
     width = WIDTH // HEADS
-    shaw = ShawPositions(width, reach=2)
+    shaw = ShawPositions(width, clip_distance=2)
     attention = MultiHeadAttention(WIDTH, HEADS, positions=shaw)
     x = values()
     q, k, v = (
@@ -300,7 +307,7 @@ def test_shaw_by_loops():
                     for j, (w, c) in enumerate(zip(weights, clipped, strict=True))
                 )
     torch.testing.assert_close(
-        attention(x, scope()), attention.output(expected.flatten(2)), atol=1e-5, rtol=0
+        attention(x, make_context()), attention.output(expected.flatten(2)), atol=1e-5, rtol=0
     )
 
 
@@ -311,37 +318,46 @@ def test_alibi_by_hand():
     assert bias[0, 1, 0].tolist() == [0, -1 / 256, -2 / 256]
 
 
-@pytest.mark.parametrize("both_ways", [True, False])
-def test_buckets_are_those_of_t5(both_ways: bool):
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_relative_buckets_equal_t5(bidirectional: bool):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
-    ahead = torch.arange(-200, 201)
-    ours = T5RelativeBias(2, buckets=32, max_distance=128, both_ways=both_ways).bucket(ahead)
+    relative_positions = torch.arange(-200, 201)
+    ours = T5RelativeBias(2, buckets=32, max_distance=128, bidirectional=bidirectional).bucket(
+        relative_positions
+    )
     theirs = t5.T5Attention._relative_position_bucket(
-        ahead, bidirectional=both_ways, num_buckets=32, max_distance=128
+        relative_positions, bidirectional=bidirectional, num_buckets=32, max_distance=128
     )
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("both_ways", [True, False])
+@pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("buckets", [4, 5, 8, 32])
-def test_buckets_never_fall_with_the_distance_and_are_in_the_table(buckets: int, both_ways: bool):
-    """From the least `max_distance` on: exact distances are told apart, and the far ones share
+def test_relative_buckets_are_monotonic_in_distance(buckets: int, bidirectional: bool):
+    """From the least `max_distance` on: exact distances have own buckets, far ones share
     one."""
-    exact = exact_bucket_count(buckets, both_ways=both_ways)
-    assert exact == buckets // (4 if both_ways else 2)
+    exact = exact_bucket_count(buckets, bidirectional=bidirectional)
+    assert exact == buckets // (4 if bidirectional else 2)
     for max_distance in (exact + 1, 2 * exact + 1, 128):
-        table = T5RelativeBias(2, buckets=buckets, max_distance=max_distance, both_ways=both_ways)
-        found = table.bucket(-torch.arange(200))
-        last = (buckets // 2 if both_ways else buckets) - 1
-        assert found[:exact].tolist() == list(range(exact))
-        assert (found.diff() >= 0).all() and (found[max_distance:] == last).all()
-        ahead = table.bucket(torch.arange(1, 200))
-        assert torch.equal(ahead, found[1:] + last + 1 if both_ways else torch.zeros(199).long())
+        table = T5RelativeBias(
+            2, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
+        )
+        past_buckets = table.bucket(-torch.arange(200))
+        last = (buckets // 2 if bidirectional else buckets) - 1
+        assert past_buckets[:exact].tolist() == list(range(exact))
+        assert (past_buckets.diff() >= 0).all() and (past_buckets[max_distance:] == last).all()
+        future_buckets = table.bucket(torch.arange(1, 200))
+        assert torch.equal(
+            future_buckets,
+            past_buckets[1:] + last + 1 if bidirectional else torch.zeros(199).long(),
+        )
 
 
-def test_nothing_is_made_of_positions_by_default():
+def test_default_position_encoding_is_identity():
     plain = RelativePositionEncoding()
     x = torch.randn(1, 1, 2, 4)
-    places = torch.arange(2)[None]
-    assert plain.transform_queries(x, places) is x and plain.transform_keys(x, places) is x
-    assert plain.bias(x, AttentionContext(query_positions=places, key_positions=places)) is None
+    positions = torch.arange(2)[None]
+    assert plain.transform_queries(x, positions) is x and plain.transform_keys(x, positions) is x
+    assert (
+        plain.bias(x, AttentionContext(query_positions=positions, key_positions=positions)) is None
+    )

@@ -1,4 +1,4 @@
-"""Noise: as much as is asked, nowhere else, and decided by the generator."""
+"""Token and Gaussian noise: its amount, its positions, and its generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def seeded() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def test_a_share_of_the_tokens_is_erased_and_no_padding():
+def test_token_noise_masks_a_share_of_tokens_but_no_padding():
     tokens, lengths = torch.full((200, 50), 7), torch.full((200,), 40)
     noisy = TokenNoise(0.3, VOCABULARY)(tokens, lengths, generator=seeded())
     assert (noisy[:, 40:] == 7).all()
@@ -27,20 +27,20 @@ def test_a_share_of_the_tokens_is_erased_and_no_padding():
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "stands"), [(VOCABULARY, 4), (Vocabulary(size=9, mask=None), 1)]
+    ("vocabulary", "expected"), [(VOCABULARY, 4), (Vocabulary(size=9, mask=None), 1)]
 )
-def test_what_stands_where_a_token_was(vocabulary: Vocabulary, stands: int):
-    assert TokenNoise(0.5, vocabulary).noise_token == stands
+def test_noise_token_is_mask_or_unknown(vocabulary: Vocabulary, expected: int):
+    assert TokenNoise(0.5, vocabulary).noise_token == expected
 
 
-def test_noise_is_in_units_of_the_latent_itself():
-    """A latent of 10,000 numbers moves by `rate` times its length, whatever that is, to 3 %."""
+def test_gaussian_noise_is_relative_to_the_latent_norm():
+    """A latent of 10,000 numbers moves by `rate` times its norm, to 3 %."""
     latents = torch.randn(2, 10_000, generator=seeded()) * torch.tensor([[1.0], [50.0]])
-    moved = add_gaussian_noise(latents, 0.4, generator=seeded()) - latents
-    torch.testing.assert_close(moved.norm(dim=1), 0.4 * latents.norm(dim=1), rtol=0.03, atol=0)
+    noise = add_gaussian_noise(latents, 0.4, generator=seeded()) - latents
+    torch.testing.assert_close(noise.norm(dim=1), 0.4 * latents.norm(dim=1), rtol=0.03, atol=0)
 
 
-def test_no_noise_changes_nothing_and_draws_nothing():
+def test_zero_noise_is_identity_and_uses_no_randomness():
     generator = seeded()
     before = generator.get_state()
     latents, tokens = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""GLM's blanks: a view worked by hand, the spans' laws, who sees whom, and blanks of any length."""
+"""GLM blank infilling: a view by hand, span distributions, attention, blanks of any length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S, E, M = 2, 3, 4
 """<s>, </s> and <mask>."""
 VOCABULARY = Vocabulary(size=20)
 OPEN = 20
-"""[START], the first id behind the tokeniser's."""
+"""[START], the first id after the tokenizer's."""
 TEXT = [S, 11, 12, 13, 14, 15, 16, E]
 """x1 … x6, as in the paper's figure."""
 
@@ -56,8 +56,8 @@ def chi_square_p_value(observed: Counter, expected: dict[int, float]) -> float:
     return torch.special.gammaincc(half[0], half[1]).item()
 
 
-def test_the_example_of_the_paper(system):
-    """Du et al. 2022, figure 2: x3 and x5 x6 are taken out, and x5 x6 is written first."""
+def test_view_equals_the_figure_of_the_glm_paper(system):
+    """Du et al. 2022, figure 2: x3 and x5 x6 are masked, and x5 x6 is generated first."""
     view = system.objective.view_with_spans(batch_of(TEXT), [[(2, 1), (4, 2)]], [[1, 0]])
     a, b = [S, 11, 12, M, 14, M, E], [OPEN, 15, 16, OPEN, 13]
     assert view.inputs.tolist() == [a + b]
@@ -73,31 +73,31 @@ def test_the_example_of_the_paper(system):
     assert torch.equal(allowed, expected)
 
 
-def sees(system, view: View) -> Tensor:
-    """(T, T) bool: place i's hidden state changes when the input at place j does, for one row."""
+def input_dependence(system, view: View) -> Tensor:
+    """(T, T) bool: hidden state i depends on the input at position j, for one row."""
     with torch.no_grad():
         before = system.hidden(view).values[0]
         changed = []
-        for place in range(view.inputs.shape[1]):
+        for position in range(view.inputs.shape[1]):
             inputs = view.inputs.clone()
-            inputs[0, place] = 7 if inputs[0, place] != 7 else 8
+            inputs[0, position] = 7 if inputs[0, position] != 7 else 8
             after = system.hidden(replace(view, inputs=inputs)).values[0]
             changed.append((after != before).any(-1))
     return torch.stack(changed, 1)
 
 
-def test_the_text_sees_itself_and_what_is_written_the_text_and_its_own_past(system):
+def test_text_is_bidirectional_and_spans_are_causal(system):
     for seed in range(6):
         view = system.objective.view(batch_of(TEXT), generator=seeded(seed))
         time = view.inputs.shape[1]
         in_text = view.positions[0, :, 1] == 0
         past = torch.ones(time, time, dtype=torch.bool).tril() & ~in_text[:, None]
-        assert torch.equal(sees(system, view), in_text[None, :] | past)
+        assert torch.equal(input_dependence(system, view), in_text[None, :] | past)
         assert bool(((view.targets[0] != NO_TARGET) == ~in_text).all())
 
 
-def test_nothing_tells_how_long_a_blank_is(system):
-    """What is asked first in a blank is the same whether one token was taken out or three."""
+def test_blank_length_does_not_leak(system):
+    """The first prediction in a blank is the same whether one token was masked or three."""
     short, long = [S, 11, 12, 15, E], [S, 11, 12, 13, 14, 15, E]
     with torch.no_grad():
         first = system.hidden(system.objective.view_with_spans(batch_of(short), [[(1, 1)]], [[0]]))
@@ -108,8 +108,8 @@ def test_nothing_tells_how_long_a_blank_is(system):
 
 def test_short_spans_have_poisson_lengths_without_zero():
     random = np.random.default_rng(0)
-    law, count = PoissonSpans(mean=3.0), 6000
-    observed = Counter(law.length(random) for _ in range(count))
+    distribution, count = PoissonSpans(mean=3.0), 6000
+    observed = Counter(distribution.length(random) for _ in range(count))
     # e^-3 3^k / k!, divided by what is left without k = 0.
     expected = {
         k: count * math.exp(-3) * 3**k / math.factorial(k) / (1 - math.exp(-3))
@@ -119,8 +119,8 @@ def test_short_spans_have_poisson_lengths_without_zero():
     assert chi_square_p_value(observed, expected) > 1e-4
 
 
-def test_short_spans_reach_the_rate_and_stop():
-    """At least 15 % is taken out, and without one of the spans it would be less than that."""
+def test_short_spans_reach_the_masking_rate_and_stop():
+    """At least 15 % is masked, and without one of the spans it would be less than that."""
     random = np.random.default_rng(0)
     shares = []
     for _ in range(400):
@@ -129,7 +129,7 @@ def test_short_spans_reach_the_rate_and_stop():
         assert taken >= 0.15 * 200
         assert taken - max(length for _, length in spans) < 0.15 * 200
         for (start, length), (following, _) in itertools.pairwise(spans):
-            assert start + length < following, "a token stands between two blanks"
+            assert start + length < following, "at least one token separates two blanks"
         shares.append(taken / 200)
     # What the last span overshoots by: about (E l² / E l - 1) / 2 = 1.5 tokens of 200, or 0.0075.
     expected = 0.15 + 1.5 / 200
@@ -139,69 +139,69 @@ def test_short_spans_reach_the_rate_and_stop():
 @pytest.mark.parametrize("tokens", range(8))
 def test_spans_fit_into_texts_of_any_length(tokens):
     random = np.random.default_rng(tokens)
-    for law in (PoissonSpans(), LongSpan(), PoissonSpans(rate=0.9)):
+    for distribution in (PoissonSpans(), LongSpan(), PoissonSpans(rate=0.9)):
         for _ in range(50):
-            spans = law(tokens, random)
+            spans = distribution(tokens, random)
             assert bool(spans) == bool(tokens)
-            places = [p for start, length in spans for p in range(start, start + length)]
-            assert places == sorted(set(places))
-            assert all(0 <= place < tokens for place in places)
+            positions = [p for start, length in spans for p in range(start, start + length)]
+            assert positions == sorted(set(positions))
+            assert all(0 <= position < tokens for position in positions)
 
 
-def test_where_spans_go_is_even_over_all_ways_to_lay_them():
-    """Lengths 1 and 2 in six tokens, one at least between them: 6 ways by counting them out."""
-    ways = [
+def test_span_placement_is_uniform():
+    """Lengths 1 and 2 in six tokens, one at least between them: 6 layouts by enumeration."""
+    layouts = [
         (first, second)
         for first, second in itertools.product(range(6), repeat=2)
         if first + 1 < second and second + 2 <= 6
     ]
-    assert len(ways) == 6
+    assert len(layouts) == 6
     random, count = np.random.default_rng(0), 3000
-    drawn = [tuple(start for start, _ in place_spans([1, 2], 6, random)) for _ in range(count)]
-    assert set(drawn) == set(ways)
-    observed = Counter(ways.index(each) for each in drawn)
+    placements = [tuple(start for start, _ in place_spans([1, 2], 6, random)) for _ in range(count)]
+    assert set(placements) == set(layouts)
+    observed = Counter(layouts.index(placement) for placement in placements)
     assert chi_square_p_value(observed, dict.fromkeys(range(6), count / 6)) > 1e-4
 
 
-def test_a_long_span_is_even_from_half_to_all_of_the_text():
+def test_long_span_length_is_uniform_from_half_to_all():
     random, count = np.random.default_rng(0), 3000
-    drawn = [LongSpan()(10, random) for _ in range(count)]
-    assert all(len(spans) == 1 for spans in drawn)
-    observed = Counter(spans[0][1] for spans in drawn)
+    samples = [LongSpan()(10, random) for _ in range(count)]
+    assert all(len(spans) == 1 for spans in samples)
+    observed = Counter(spans[0][1] for spans in samples)
     assert set(observed) == {5, 6, 7, 8, 9, 10}
     assert chi_square_p_value(observed, dict.fromkeys(range(5, 11), count / 6)) > 1e-4
 
 
-def test_the_mixture_draws_its_laws_by_their_share():
+def test_span_mixture_samples_by_its_weights():
     random, count = np.random.default_rng(0), 4000
     always_one = PoissonSpans(rate=0.001, mean=1e-6)
-    law = SpanMixture(first=always_one, second=LongSpan(), second_probability=0.3)
-    long = np.mean([law(20, random)[0][1] >= 10 for _ in range(count)])
+    distribution = SpanMixture(first=always_one, second=LongSpan(), second_probability=0.3)
+    long = np.mean([distribution(20, random)[0][1] >= 10 for _ in range(count)])
     assert abs(long - 0.3) < 4.5 * math.sqrt(0.3 * 0.7 / count)
 
 
-def test_spans_are_shuffled_and_their_contents_are_not(system):
+def test_span_order_is_shuffled_but_not_span_content(system):
     text = [S, *[5 + i % 10 for i in range(60)], E]
     orders: Counter = Counter()
     objective = system.objective
     short = type(objective)(VOCABULARY, PoissonSpans(), start=OPEN)
     for seed in range(300):
         view = short.view(batch_of(text), generator=seeded(seed))
-        written = view.positions[0, :, 1] > 0
-        places = view.positions[0, written]
-        starts = places[places[:, 1] == 1, 0].tolist()
+        in_spans = view.positions[0, :, 1] > 0
+        positions = view.positions[0, in_spans]
+        starts = positions[positions[:, 1] == 1, 0].tolist()
         assert starts.count(starts[0]) == 1
         orders[starts == sorted(starts)] += len(starts) == 2
-        within = places[:, 1].diff()
-        assert bool(((within == 1) | (places[1:, 1] == 1)).all()), "left to right in each span"
+        within = positions[:, 1].diff()
+        assert bool(((within == 1) | (positions[1:, 1] == 1)).all()), "left to right in each span"
     pairs = orders[True] + orders[False]
     assert pairs > 40
     # Two spans come in their own order half of the time.
     assert abs(orders[True] / pairs - 0.5) < 4.5 * math.sqrt(0.25 / pairs)
 
 
-def test_given_a_source_it_scores_as_it_steps(system):
-    """The source's end stands behind the blank; sources of two lengths, so that one is padded."""
+def test_conditional_scores_equal_stepwise_scores(system):
+    """The source's end token follows the blank; sources of two lengths, so that one is padded."""
     sources = batch_of([S, 11, 12, 13, 14, E], [S, 15, E])
     texts = batch_of([S, 5, 6, E], [S, 7, 8, E], condition=sources)
     view = system.objective.view(texts)
@@ -212,13 +212,13 @@ def test_given_a_source_it_scores_as_it_steps(system):
     with torch.no_grad():
         at_once = system.log_prob(texts).per_token
         state, stepped = system.start(2, condition=sources), []
-        for place in range(1, 4):
-            stepped.append(system.peek(state).log_prob(texts.tokens[:, place]))
-            state = system.advance(state, texts.tokens[:, place])
+        for position in range(1, 4):
+            stepped.append(system.peek(state).log_prob(texts.tokens[:, position]))
+            state = system.advance(state, texts.tokens[:, position])
     torch.testing.assert_close(torch.stack(stepped, 1), at_once, atol=1e-10, rtol=0)
 
 
-def test_what_is_longer_than_its_positions_is_told_in_a_sentence(system):
+def test_too_long_texts_and_blanks_are_reported(system):
     source = batch_of([S, *[5] * 70, E])
     with pytest.raises(UserError, match="a text with blanks may have at most 64 tokens, got 73"):
         system.log_prob(batch_of([S, 6, E], condition=source))
@@ -230,28 +230,28 @@ def test_what_is_longer_than_its_positions_is_told_in_a_sentence(system):
             system.advance(state, torch.tensor([5]))
 
 
-def test_answers_written_in_turn_have_the_log_probability_of_the_view(system):
+def test_infill_decoder_log_prob_equals_the_view(system):
     """Two blanks of one and two tokens, against the view of the clean text with those spans."""
     view = system.objective.view_with_spans(batch_of(TEXT), [[(2, 1), (4, 2)]], [[0, 1]])
     blanked = batch_of([S, 11, 12, M, 14, M, E])
     with torch.no_grad():
         expected = system.target_log_probs(view).log_probs.sum()
-        writer = system.infill_decoder(blanked)
-        written = writer.linearise_fillings(0, [(13,), (15, 16)])
-        assert written == [13, OPEN, 15, 16]
-        state, total = writer.start(1), 0.0
-        for token in [*written, E]:
-            log_probs = writer.peek(state).log_probs
+        decoder = system.infill_decoder(blanked)
+        generated = decoder.linearise_fillings(0, [(13,), (15, 16)])
+        assert generated == [13, OPEN, 15, 16]
+        state, total = decoder.start(1), 0.0
+        for token in [*generated, E]:
+            log_probs = decoder.peek(state).log_probs
             assert log_probs.exp().sum().item() == pytest.approx(1.0)
             total += log_probs[0, token].item()
-            state = writer.advance(state, torch.tensor([token]))
+            state = decoder.advance(state, torch.tensor([token]))
     assert total == pytest.approx(expected.item(), abs=1e-10)
-    assert writer.answers(0, written) == [(13,), (15, 16)]
-    assert writer.answers(0, [13]) == [(13,), ()]
+    assert decoder.answers(0, generated) == [(13,), (15, 16)]
+    assert decoder.answers(0, [13]) == [(13,), ()]
 
 
-def test_it_learns_to_fill_blanks_of_one_to_three_tokens():
-    """`5 a`, `6 a a`, `7 a a a`, each before a 9: what stands before a blank tells its length."""
+def test_glm_learns_blanks_of_one_to_three_tokens():
+    """`5 a`, `6 a a`, `7 a a a`, each before a 9: the token before a blank sets its length."""
     torch.manual_seed(0)
     module = system_module("glm")
     system = module.build(
@@ -268,9 +268,11 @@ def test_it_learns_to_fill_blanks_of_one_to_three_tokens():
     system.eval()
     with torch.no_grad():
         for length, number in ((1, 5), (2, 6), (3, 7)):
-            writer = system.infill_decoder(batch_of([S, number, M, 9, E]))
-            state, found = writer.start(1), []
-            while len(found) < 5 and (token := int(writer.peek(state).log_probs.argmax())) != E:
-                found.append(token)
-                state = writer.advance(state, torch.tensor([token]))
-            assert found == [a] * length
+            decoder = system.infill_decoder(batch_of([S, number, M, 9, E]))
+            state, generated = decoder.start(1), []
+            while (
+                len(generated) < 5 and (token := int(decoder.peek(state).log_probs.argmax())) != E
+            ):
+                generated.append(token)
+                state = decoder.advance(state, torch.tensor([token]))
+            assert generated == [a] * length

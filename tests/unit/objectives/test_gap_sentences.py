@@ -1,4 +1,4 @@
-"""PEGASUS's gap sentences: chosen as brute force chooses them, hidden, and written."""
+"""PEGASUS gap sentences: selection against brute force, masking and targets."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def draw_sentences(seed: int) -> list[list[int]]:
 
 def rouge_by_hand(chosen: list[int], rest: list[int]) -> float:
     """Precision and recall of words, clipped by how often the other side has them."""
-    wanted, there = Counter(chosen), Counter(rest)
-    overlap = sum(min(count, there[word]) for word, count in wanted.items())
+    chosen_counts, rest_counts = Counter(chosen), Counter(rest)
+    overlap = sum(min(count, rest_counts[word]) for word, count in chosen_counts.items())
     if overlap == 0:
         return 0.0
     precision, recall = overlap / len(chosen), overlap / len(rest)
@@ -60,25 +60,29 @@ def arrays(sentences: list[list[int]]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("unique", [False, True], ids=["orig", "uniq"])
-def test_independent_takes_the_highest_scores(unique: bool):
+def test_independent_selection_takes_the_highest_rouge(unique: bool):
     """Of all sets of that size, one with the largest sum of scores; ties go to the earlier."""
     random = np.random.default_rng(0)
     for seed in range(60):
         sentences = draw_sentences(seed)
         scores = [score_by_hand((n,), sentences, unique) for n in range(len(sentences))]
         count = 1 + seed % (len(sentences) - 1)
-        found = IndependentSelection(unique)(arrays(sentences), count, random=random)
+        selected = IndependentSelection(unique)(arrays(sentences), count, random=random)
         sets = itertools.combinations(range(len(sentences)), count)
-        best = max(sets, key=lambda each: (round(sum(scores[n] for n in each), 9), -sum(each)))
-        assert sum(scores[n] for n in found) == pytest.approx(sum(scores[n] for n in best))
-        assert found == sorted(set(found)) and len(found) == count
-        for taken in found:
+        best = max(
+            sets, key=lambda subset: (round(sum(scores[n] for n in subset), 9), -sum(subset))
+        )
+        assert sum(scores[n] for n in selected) == pytest.approx(sum(scores[n] for n in best))
+        assert selected == sorted(set(selected)) and len(selected) == count
+        for taken in selected:
             equal = [n for n in range(taken) if scores[n] == pytest.approx(scores[taken])]
-            assert set(equal) <= set(found), "an earlier one as good was passed over"
+            assert set(equal) <= set(selected), (
+                "an earlier sentence with an equal score was skipped"
+            )
 
 
 @pytest.mark.parametrize("unique", [False, True], ids=["orig", "uniq"])
-def test_sequential_takes_what_raises_the_score_most(unique: bool):
+def test_sequential_selection_maximises_rouge_greedily(unique: bool):
     random, differs = np.random.default_rng(0), 0
     for seed in range(60):
         sentences = draw_sentences(seed)
@@ -87,27 +91,27 @@ def test_sequential_takes_what_raises_the_score_most(unique: bool):
             left = [n for n in range(len(sentences)) if n not in expected]
             gains = [round(score_by_hand((*expected, n), sentences, unique), 12) for n in left]
             expected.append(left[gains.index(max(gains))])
-        found = SequentialSelection(unique)(arrays(sentences), 2, random=random)
-        assert found == sorted(expected)
-        differs += found != IndependentSelection(unique)(arrays(sentences), 2, random=random)
-    assert differs > 0, "the two ways never differ: the test would pass on either"
+        selected = SequentialSelection(unique)(arrays(sentences), 2, random=random)
+        assert selected == sorted(expected)
+        differs += selected != IndependentSelection(unique)(arrays(sentences), 2, random=random)
+    assert differs > 0, "the two selections never differ: the test would pass on either"
 
 
-def test_a_case_worked_by_hand():
+def test_independent_selection_by_hand():
     """Sentences 6 7 | 6 7 8 | 9. The first: overlap 2, P = 2/2, R = 2/4, F = 2/3; the second:
-    overlap 2, P = 2/3, R = 2/3, F = 2/3; the third shares nothing. The earlier of equals goes."""
+    overlap 2, P = 2/3, R = 2/3, F = 2/3; the third shares nothing. Ties go to the earlier."""
     sentences = arrays([[6, 7], [6, 7, 8], [9]])
     assert score_by_hand((0,), [[6, 7], [6, 7, 8], [9]], False) == pytest.approx(2 / 3)
     assert IndependentSelection()(sentences, 1, random=np.random.default_rng(0)) == [0]
 
 
-def test_lead_takes_the_first_and_random_any():
-    sentences, random, drawn = arrays([[6], [7], [8], [9]]), np.random.default_rng(0), 3000
+def test_lead_selection_is_first_and_random_is_uniform():
+    sentences, random, trials = arrays([[6], [7], [8], [9]]), np.random.default_rng(0), 3000
     assert LeadSelection()(sentences, 2, random=random) == [0, 1]
-    counts = Counter(tuple(RandomSelection()(sentences, 2, random=random)) for _ in range(drawn))
+    counts = Counter(tuple(RandomSelection()(sentences, 2, random=random)) for _ in range(trials))
     assert set(counts) == set(itertools.combinations(range(4), 2))
-    error = (drawn * (1 / 6) * (5 / 6)) ** 0.5
-    assert all(abs(count - drawn / 6) < 4 * error for count in counts.values())
+    error = (trials * (1 / 6) * (5 / 6)) ** 0.5
+    assert all(abs(count - trials / 6) < 4 * error for count in counts.values())
 
 
 def objective(choice=None, **words) -> GapSentenceGeneration:
@@ -123,7 +127,7 @@ def batch_of(*bodies: list[int], condition: Batch | None = None) -> Batch:
     return Batch.collate([[START, *body, END] for body in bodies], PAD, condition=condition)
 
 
-def test_the_source_has_a_mask_for_each_gap_and_the_decoder_writes_the_gaps():
+def test_gaps_are_masked_in_the_source_and_become_targets():
     """The first, by ROUGE, of three sentences: 6 7 . | 9 . | 6 7 8 . (the marks don't count)."""
     batch = batch_of([6, 7, STOP, 9, STOP, 6, 7, 8, STOP], [10, STOP, 11, STOP])
     view = objective(IndependentSelection()).view(batch)
@@ -133,15 +137,15 @@ def test_the_source_has_a_mask_for_each_gap_and_the_decoder_writes_the_gaps():
     ]
     assert view.clean_positions is not None
     assert view.clean_positions[0].tolist() == [-1, -1, 4, 5, 6, 7, 8, 9, -1]
-    asked = view.prediction_view
-    assert asked.inputs.tolist() == [[START, 6, 7, STOP], [START, 10, STOP, END]]
-    assert asked.lengths.tolist() == [4, 3]
-    assert asked.targets is not None and asked.clean_positions is not None
-    assert asked.targets.tolist() == [[6, 7, STOP, END], [10, STOP, END, NO_TARGET]]
-    assert asked.clean_positions.tolist() == [[1, 2, 3, -1], [1, 2, -1, -1]]
+    decoder_view = view.prediction_view
+    assert decoder_view.inputs.tolist() == [[START, 6, 7, STOP], [START, 10, STOP, END]]
+    assert decoder_view.lengths.tolist() == [4, 3]
+    assert decoder_view.targets is not None and decoder_view.clean_positions is not None
+    assert decoder_view.targets.tolist() == [[6, 7, STOP, END], [10, STOP, END, NO_TARGET]]
+    assert decoder_view.clean_positions.tolist() == [[1, 2, 3, -1], [1, 2, -1, -1]]
 
 
-def test_several_gaps_are_joined_in_the_order_of_the_text():
+def test_several_gaps_are_joined_in_text_order():
     body = [6, STOP, 7, STOP, 8, STOP, 9, STOP]
 
     class LastAndFirst:
@@ -158,16 +162,16 @@ def test_several_gaps_are_joined_in_the_order_of_the_text():
 @pytest.mark.parametrize(
     ("count", "gaps"), [(2, 1), (3, 1), (4, 1), (5, 2), (6, 2), (10, 3), (20, 6)]
 )
-def test_three_sentences_in_ten_are_gaps(count: int, gaps: int):
+def test_gap_count_follows_the_rate(count: int, gaps: int):
     """0.3 · count, rounded; at least one."""
     view = objective(RandomSelection()).view(batch_of([6, STOP] * count))
     assert int((view.inputs == MASK).sum()) == gaps
 
 
-def test_not_all_sentences_are_gaps_but_by_the_share_of_whole_texts():
+def test_all_sentences_are_gaps_only_by_full_mask_rate():
     body = [6, STOP, 7, STOP]
     assert int((objective(rate=1.0).view(batch_of(body)).inputs == MASK).sum()) == 1
-    whole = objective(whole=1.0).view(batch_of(body))
+    whole = objective(full_mask_rate=1.0).view(batch_of(body))
     assert whole.inputs.tolist() == [[START, MASK, END]]
     assert whole.prediction_view.targets is not None
     assert whole.prediction_view.targets.tolist() == [[*body, END]]
@@ -177,13 +181,13 @@ def test_not_all_sentences_are_gaps_but_by_the_share_of_whole_texts():
     ("time", "sizes"),
     [(0, []), (1, [1]), (2, [1, 1]), (3, [2, 1]), (7, [4, 3]), (8, [4, 4]), (13, [4, 4, 4, 1])],
 )
-def test_a_single_sentence_is_cut_into_stretches(time: int, sizes: list[int]):
+def test_single_sentence_is_split_into_segments(time: int, sizes: list[int]):
     parts = objective().split_sentences(np.full(time, 6))
     assert [len(part) for part in parts] == sizes
-    assert [place for part in parts for place in part.tolist()] == list(range(time))
+    assert [position for part in parts for position in part.tolist()] == list(range(time))
 
 
-def test_of_a_single_token_nothing_is_shown():
+def test_single_token_text_is_fully_masked():
     view = objective().view(batch_of([6]))
     assert view.inputs.tolist() == [[START, MASK, END]]
     assert view.prediction_view.targets is not None and view.prediction_view.targets.tolist() == [
@@ -191,17 +195,17 @@ def test_of_a_single_token_nothing_is_shown():
     ]
 
 
-def test_a_pair_is_written_beside_its_clean_source():
+def test_pairs_are_conditioned_on_the_clean_source():
     source = batch_of([6, STOP, 7, STOP])
-    view = objective(whole=1.0).view(batch_of([8, 9], condition=source))
+    view = objective(full_mask_rate=1.0).view(batch_of([8, 9], condition=source))
     assert torch.equal(view.inputs, source.tokens)
     assert view.prediction_view.targets is not None and view.prediction_view.targets.tolist() == [
         [8, 9, END]
     ]
 
 
-def test_other_symbols_for_checkpoints_from_elsewhere():
-    """As in transformers' Pegasus: <pad> opens the decoder, a source has no start symbol."""
+def test_special_tokens_of_transformers_checkpoints():
+    """As in transformers' Pegasus: <pad> starts the decoder, a source has no start token."""
     config = replace(
         pegasus.SIZES["tiny"],
         full_mask_rate=0.0,
@@ -216,10 +220,10 @@ def test_other_symbols_for_checkpoints_from_elsewhere():
     assert view.inputs.tolist() == [[15, 7, STOP, END]]
     assert view.clean_positions is not None and view.clean_positions.tolist() == [[-1, 3, 4, -1]]
     assert view.prediction_view.inputs.tolist() == [[PAD, 6, STOP]]
-    hidden = system.objective.source_view(None, 1, torch.device("cpu"))
-    assert hidden.inputs.tolist() == [[15, END]]
+    fully_masked = system.objective.source_view(None, 1, torch.device("cpu"))
+    assert fully_masked.inputs.tolist() == [[15, END]]
 
 
-def test_an_unknown_choice_is_told_with_the_nearest_one():
+def test_unknown_selection_is_reported_with_a_suggestion():
     with pytest.raises(UserError, match="'ind-orig'"):
         make_gap_selection("ind-org")

@@ -1,4 +1,4 @@
-"""MASS: its span as a law, what encoder and decoder see, and both limits."""
+"""MASS: span distribution, encoder and decoder inputs, and the BERT and GPT limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def objective(
         DenoisingSpecialTokens.from_vocabulary(VOCABULARY),
         ContiguousSpan(**settings),
         replacement,
-        whole=whole,
+        full_mask_rate=whole,
     )
 
 
@@ -38,75 +38,75 @@ def batch_of(*texts: list[int]) -> Batch:
     return Batch.collate([[START, *text, END] for text in texts], pad=PAD)
 
 
-def draw(asking: MASSObjective, batch: Batch, seed: int = 0) -> View:
-    return asking.view(batch, generator=torch.Generator().manual_seed(seed))
+def sample_view(mass_objective: MASSObjective, batch: Batch, seed: int = 0) -> View:
+    return mass_objective.view(batch, generator=torch.Generator().manual_seed(seed))
 
 
 def test_span_length_and_uniform_start():
-    """Of 9 tokens round(4.5) = 4 are hidden in one piece, from 6 places alike (χ² with 5 degrees
-    is above 25.7 once in 10,000)."""
+    """Of 9 tokens round(4.5) = 4 are masked in one span, from 6 positions equally often (χ² with
+    5 degrees of freedom is above 25.7 once in 10,000)."""
     rows = 6000
-    view = draw(objective(), batch_of(*[list(range(5, 14))] * rows))
-    hidden = view.inputs == MASK
-    assert (hidden.sum(1) == 4).all()
-    first = hidden.int().argmax(1)
-    assert all((hidden[row, f : f + 4]).all() for row, f in enumerate(first.tolist()))
+    view = sample_view(objective(), batch_of(*[list(range(5, 14))] * rows))
+    masked = view.inputs == MASK
+    assert (masked.sum(1) == 4).all()
+    first = masked.int().argmax(1)
+    assert all((masked[row, f : f + 4]).all() for row, f in enumerate(first.tolist()))
     counts = Counter(first.tolist())
     assert sorted(counts) == [1, 2, 3, 4, 5, 6]
     assert sum((count - rows / 6) ** 2 / (rows / 6) for count in counts.values()) < 25.7
 
 
 @pytest.mark.parametrize("size", range(1, 12))
-def test_half_of_any_text_is_hidden_and_at_least_one_token(size: int):
-    view = draw(objective(), batch_of(list(range(5, 5 + size))))
+def test_half_of_each_text_is_masked_and_at_least_one(size: int):
+    view = sample_view(objective(), batch_of(list(range(5, 5 + size))))
     assert int((view.inputs == MASK).sum()) == max(1, round(size / 2))
     assert view.inputs[0, 0] == START and view.inputs[0, -1] == END
 
 
-def test_the_span_is_masked_replaced_or_kept_as_in_the_paper():
-    """80/10/10 of 12,000 hidden tokens: four standard errors are 0.015 and 0.011."""
+def test_mask_replacement_is_80_10_10():
+    """80/10/10 of 12,000 masked tokens: four standard errors are 0.015 and 0.011."""
     text = list(range(5, 17))
     batch = batch_of(*[text] * 2000)
-    view = draw(objective(mask=0.8, random=0.1), batch)
-    places = view.decoder.clean_positions
-    shown, clean = view.inputs.gather(1, places), batch.tokens.gather(1, places)
-    assert (shown == MASK).float().mean().item() == pytest.approx(0.8, abs=0.015)
-    # One random token in 56 is the token itself: <unk> and 55 others can be drawn.
-    assert (shown == clean).float().mean().item() == pytest.approx(0.1 + 0.1 / 56, abs=0.011)
-    outside = torch.ones_like(batch.tokens).scatter(1, places, 0).bool()
+    view = sample_view(objective(mask=0.8, random=0.1), batch)
+    positions = view.decoder.clean_positions
+    inputs, clean = view.inputs.gather(1, positions), batch.tokens.gather(1, positions)
+    assert (inputs == MASK).float().mean().item() == pytest.approx(0.8, abs=0.015)
+    # One random token in 56 is the token itself: <unk> and 55 others can be sampled.
+    assert (inputs == clean).float().mean().item() == pytest.approx(0.1 + 0.1 / 56, abs=0.011)
+    outside = torch.ones_like(batch.tokens).scatter(1, positions, 0).bool()
     assert torch.equal(view.inputs[outside], batch.tokens[outside])
 
 
-def test_the_papers_figure():
-    """x_3 … x_6 of eight are hidden: the decoder is fed _ x_3 x_4 x_5 where x_2 … x_5 stand."""
-    asking = objective()
+def test_span_view_equals_the_figure_of_the_paper():
+    """x_3 … x_6 of eight are masked; decoder input _ x_3 x_4 x_5 at the positions of x_2 … x_5."""
+    mass_objective = objective()
     text = list(range(5, 13))
-    view = asking.span_view(batch_of(text), torch.tensor([3]), torch.tensor([4]))
+    view = mass_objective.span_view(batch_of(text), torch.tensor([3]), torch.tensor([4]))
     assert view.inputs.tolist() == [[MASK, *text[2:5]]]
     assert view.targets.tolist() == [text[2:6]]
     assert view.positions.tolist() == [[2, 3, 4, 5]]
     assert view.clean_positions.tolist() == [[3, 4, 5, 6]]
 
 
-def test_texts_of_different_lengths_side_by_side():
+def test_batch_of_different_lengths():
     texts = [[], [5], [6, 7, 8], list(range(9, 29))]
     batch = batch_of(*texts)
-    view = draw(objective(), batch)
+    view = sample_view(objective(), batch)
     assert view.decoder.lengths.tolist() == [0, 1, 2, 10]
     assert torch.equal(view.lengths, batch.lengths)
     for row, text in enumerate(texts):
         size = int(view.decoder.lengths[row])
         targets = view.decoder.targets[row]
         assert (targets[size:] == NO_TARGET).all()
-        places = view.decoder.clean_positions[row, :size]
-        assert targets[:size].tolist() == [text[place - 1] for place in places.tolist()]
-        assert torch.equal(view.decoder.positions[row, :size], places - 1)
+        positions = view.decoder.clean_positions[row, :size]
+        assert targets[:size].tolist() == [text[position - 1] for position in positions.tolist()]
+        assert torch.equal(view.decoder.positions[row, :size], positions - 1)
 
 
-def test_one_token_is_berts_limit():
-    """K = 1: the decoder has no token of the text, so all it knows is what the encoder shows."""
+def test_span_of_one_token_is_masked_lm():
+    """K = 1: the decoder input has no token of the text, so it depends on the encoder alone."""
     texts = [list(range(5, 5 + size)) for size in range(2, 12)]
-    view = draw(objective(tokens=1), batch_of(*texts))
+    view = sample_view(objective(tokens=1), batch_of(*texts))
     assert (view.decoder.lengths == 1).all()
     assert ((view.inputs == MASK).sum(1) == 1).all()
     first = view.decoder.clean_positions[:, 0] == 1
@@ -115,20 +115,20 @@ def test_one_token_is_berts_limit():
     assert torch.equal(view.decoder.inputs[:, 0], expected)
 
 
-def test_the_whole_text_is_the_limit_of_a_language_model():
-    """K = n: the encoder sees masks alone, and the decoder is fed and asked what a GPT is."""
+def test_span_of_the_whole_text_is_causal_lm():
+    """K = n: the encoder sees only masks; decoder inputs and targets are those of a GPT."""
     texts = [[5, 6, 7], [8, 9, 10, 11, 12]]
     batch = batch_of(*texts)
-    view = draw(objective(span_share=1.0), batch)
+    view = sample_view(objective(span_share=1.0), batch)
     for row, text in enumerate(texts):
         length = int(view.lengths[row])
         assert view.inputs[row, :length].tolist() == [START, *[MASK] * len(text), END]
         expected = causal_view(batch_of(text))
-        fed = slice(0, len(text))
+        span = slice(0, len(text))
         assert view.decoder.lengths[row] == len(text)
-        assert view.decoder.inputs[row, fed].tolist() == expected.inputs[0, fed].tolist()
-        assert view.decoder.targets[row, fed].tolist() == expected.targets[0, fed].tolist()
-        assert view.decoder.positions[row, fed].tolist() == list(range(len(text)))
+        assert view.decoder.inputs[row, span].tolist() == expected.inputs[0, span].tolist()
+        assert view.decoder.targets[row, span].tolist() == expected.targets[0, span].tolist()
+        assert view.decoder.positions[row, span].tolist() == list(range(len(text)))
 
 
 def system(**settings):
@@ -137,9 +137,9 @@ def system(**settings):
     return mass.build(config, Vocabulary(size=7)).eval()
 
 
-def test_with_everything_masked_the_encoder_tells_the_length_and_no_token():
-    """K = n: two texts of a length are predicted alike where the decoder was fed the same."""
-    network = system(share=1.0, masked=1.0, swapped=0.0)
+def test_fully_masked_encoder_reveals_only_the_length():
+    """K = n: two texts of one length have equal predictions for equal decoder inputs."""
+    network = system(share=1.0, masked=1.0, random_rate=0.0)
     batch = Batch.collate([[2, 5, 6, 6, 3], [2, 5, 6, 5, 3]], pad=0)
     view = network.objective.view(batch, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -147,8 +147,8 @@ def test_with_everything_masked_the_encoder_tells_the_length_and_no_token():
     torch.testing.assert_close(values[0], values[1], atol=1e-6, rtol=0)
 
 
-def test_a_whole_text_in_training_is_what_log_prob_asks():
-    """whole = 1: the loss is minus the log-probability, token for token."""
+def test_fully_masked_loss_equals_negative_log_prob():
+    """full_mask_rate = 1: the loss is minus the log-probability, token for token."""
     network = system(full_mask_rate=1.0)
     batch = Batch.collate([[2, 5, 6, 6, 3], [2, 5, 3]], pad=0)
     with torch.no_grad():
@@ -169,25 +169,25 @@ def test_log_prob_sums_to_one_over_texts(given: bool):
     assert totals.double().exp().sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_share_of_the_texts_is_written_whole():
+def test_full_mask_rate_masks_whole_texts():
     """3000 draws at 0.25, within 4 standard errors: 4 · √(0.25 · 0.75 / 3000) = 0.032."""
-    view = draw(objective(whole=0.25), batch_of(*[list(range(5, 15))] * 3000))
-    whole = view.lengths == 3
-    assert whole.float().mean().item() == pytest.approx(0.25, abs=0.032)
-    assert (view.inputs[whole, :3] == torch.tensor([START, MASK, END])).all()
-    assert (view.decoder.targets[whole, 10] == END).all()
+    view = sample_view(objective(whole=0.25), batch_of(*[list(range(5, 15))] * 3000))
+    fully_masked = view.lengths == 3
+    assert fully_masked.float().mean().item() == pytest.approx(0.25, abs=0.032)
+    assert (view.inputs[fully_masked, :3] == torch.tensor([START, MASK, END])).all()
+    assert (view.decoder.targets[fully_masked, 10] == END).all()
 
 
-def test_of_a_pair_the_second_is_written_beside_the_first():
+def test_pairs_are_conditioned_on_the_clean_source():
     source = batch_of([20, 21])
     batch = Batch.collate([[START, 5, 6, END]], pad=PAD, condition=source)
-    view = draw(objective(), batch)
+    view = sample_view(objective(), batch)
     assert view.inputs.tolist() == [[START, 20, 21, END]]
     assert view.decoder.inputs.tolist() == [[START, 5, 6]]
     assert view.decoder.targets.tolist() == [[5, 6, END]]
 
 
-def test_the_joint_of_a_masked_span_is_what_training_asks():
+def test_joint_fill_equals_the_training_view():
     """log p of spans of one to three masks: sums to one, and is the log-probability of the
     objective's own view with everything masked."""
     vocabulary = Vocabulary(size=8)
@@ -199,17 +199,17 @@ def test_the_joint_of_a_masked_span_is_what_training_asks():
     possible = [i for i in range(8) if i not in vocabulary.unpredictable]
     with torch.no_grad():
         joint = system.joint_fill(batch, masked)
-        one = system.joint_fill(batch.select([0]), masked[:1])
+        first_row_joint = system.joint_fill(batch.select([0]), masked[:1])
         table = {
-            pair: one.log_prob(torch.tensor(pair)).item()
+            pair: first_row_joint.log_prob(torch.tensor(pair)).item()
             for pair in itertools.product(possible, repeat=2)
         }
         assert sum(math.exp(value) for value in table.values()) == pytest.approx(1, abs=1e-5)
         best = sorted(table, key=table.__getitem__, reverse=True)
         ranked = joint.ranked(0, 5)
-        assert [each.tokens for each in ranked] == best[:5]
-        assert all(each.proven for each in ranked)
-        assert [each.log_prob for each in ranked] == pytest.approx(
+        assert [filling.tokens for filling in ranked] == best[:5]
+        assert all(filling.proven for filling in ranked)
+        assert [filling.log_prob for filling in ranked] == pytest.approx(
             [table[pair] for pair in best[:5]], abs=1e-5
         )
         # Both rows together, against the view of training with the first row's span.
@@ -218,11 +218,11 @@ def test_the_joint_of_a_masked_span_is_what_training_asks():
         assert view.inputs.tolist() == [[2, 5, 4, 4, 5, 3], [2, 4, 4, 4, 7, 3]]
         assert view.decoder.inputs.tolist() == [[4, 6, 2], [2, 6, 5]]
         assert both[0].item() == pytest.approx(table[6, 7], abs=1e-5)
-        drawn = joint.sample(generator=torch.Generator().manual_seed(0))
-        assert drawn.shape == (5,) and set(drawn.tolist()) <= set(possible)
+        samples = joint.sample(generator=torch.Generator().manual_seed(0))
+        assert samples.shape == (5,) and set(samples.tolist()) <= set(possible)
 
 
-def test_samples_of_a_span_have_its_distribution():
+def test_joint_samples_follow_the_span_distribution():
     vocabulary = Vocabulary(size=7)
     torch.manual_seed(1)
     system = mass.build(mass.SIZES["tiny"], vocabulary).eval()
@@ -232,15 +232,17 @@ def test_samples_of_a_span_have_its_distribution():
         batch = Batch.collate([[START, 5, 6, END]] * rows, pad=PAD)
         masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
         masked[:, 1:3] = True
-        drawn = system.joint_fill(batch, masked).sample(generator=torch.Generator().manual_seed(0))
-        counts = Counter(tuple(pair) for pair in drawn.view(rows, 2).tolist())
-        one = system.joint_fill(batch.select([0]), masked[:1])
+        samples = system.joint_fill(batch, masked).sample(
+            generator=torch.Generator().manual_seed(0)
+        )
+        counts = Counter(tuple(pair) for pair in samples.view(rows, 2).tolist())
+        single_joint = system.joint_fill(batch.select([0]), masked[:1])
         for pair, count in counts.items():
-            p = one.log_prob(torch.tensor(pair)).exp().item()
+            p = single_joint.log_prob(torch.tensor(pair)).exp().item()
             assert abs(count - rows * p) < 5 * math.sqrt(rows * p * (1 - p)) + 1
 
 
-def test_masks_apart_are_refused():
+def test_non_adjacent_masks_are_refused():
     system = mass.build(mass.SIZES["tiny"], VOCABULARY).eval()
     batch = batch_of([5, 6, 7])
     masked = batch.tokens == 5

@@ -1,4 +1,4 @@
-"""Pairs of segments: how they are cut, changed and asked about."""
+"""Sentence pairs (NSP and SOP): splitting, negatives, labels and loss."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ def numbered(*lengths: int) -> Batch:
     return Batch.collate(rows, pad=PAD)
 
 
-def told(arranged: RepackedBatch, row: int) -> tuple[list[int], list[int], int]:
-    """Both segments without their symbols, and the label."""
-    length = int(arranged.batch.lengths[row])
-    tokens = arranged.batch.tokens[row].tolist()
+def split_pair(packed: RepackedBatch, row: int) -> tuple[list[int], list[int], int]:
+    """Both segments without special tokens, and the label."""
+    length = int(packed.batch.lengths[row])
+    tokens = packed.batch.tokens[row].tolist()
     assert tokens[0] == START
     assert tokens[length - 1] == END
     assert set(tokens[length:]) <= {PAD}
     cut = tokens.index(END)
-    segments = arranged.segments[row].tolist()
+    segments = packed.segments[row].tolist()
     assert segments == [0] * (cut + 1) + [1] * (length - cut - 1) + [0] * (len(tokens) - length)
-    return tokens[1:cut], tokens[cut + 1 : length - 1], int(arranged.labels[row])
+    return tokens[1:cut], tokens[cut + 1 : length - 1], int(packed.labels[row])
 
 
-def test_a_next_segment_goes_on_and_another_is_the_end_of_another_text():
+def test_next_sentence_negatives_come_from_other_texts():
     batch = numbered(9, 7, 8, 9)
     texts = [row[1:n].tolist() for row, n in zip(batch.tokens, batch.lengths - 1, strict=True)]
     pairs, seen = NextSentencePrediction(4, VOCABULARY), {0: 0, 1: 0}
     for seed in range(100):
-        arranged = pairs.pack(batch, generator=seeded(seed))
+        packed = pairs.pack(batch, generator=seeded(seed))
         for row, text in enumerate(texts):
-            first, second, label = told(arranged, row)
+            first, second, label = split_pair(packed, row)
             assert first and second
             assert first == text[: len(first)]
             seen[label] += 1
@@ -66,20 +66,20 @@ def test_a_next_segment_goes_on_and_another_is_the_end_of_another_text():
             (other,) = {(token - 10) // 100 for token in second}
             assert other != row
             assert second == texts[other][-len(second) :]
-            # As long as the own one, where the other text has more than that.
+            # As long as the true continuation, if the other text is longer than that.
             wanted = len(text) - len(first)
             assert len(second) == min(wanted, len(texts[other]) - 1)
     assert min(seen.values()) > 100
 
 
-def test_swapped_segments_are_those_of_the_text():
+def test_sentence_order_negatives_are_swapped_segments():
     batch = numbered(9, 2, 6)
     texts = [row[1:n].tolist() for row, n in zip(batch.tokens, batch.lengths - 1, strict=True)]
     pairs, seen = SentenceOrderPrediction(4, VOCABULARY), {0: 0, 1: 0}
     for seed in range(60):
-        arranged = pairs.pack(batch, generator=seeded(seed))
+        packed = pairs.pack(batch, generator=seeded(seed))
         for row, text in enumerate(texts):
-            first, second, label = told(arranged, row)
+            first, second, label = split_pair(packed, row)
             assert first and second
             assert (first + second if label == 0 else second + first) == text
             seen[label] += 1
@@ -87,63 +87,63 @@ def test_swapped_segments_are_those_of_the_text():
 
 
 @pytest.mark.parametrize("kind", [NextSentencePrediction, SentenceOrderPrediction])
-def test_half_of_the_pairs_are_changed_and_every_cut_is_as_likely(kind):
+def test_half_the_pairs_are_negative_and_cuts_are_uniform(kind):
     """4,000 texts of six words: labels by the binomial error, five cuts by chi-square."""
     batch = Batch.collate([[START, *range(10, 16), END]] * 4000, pad=PAD)
-    arranged = kind(4, VOCABULARY).pack(batch, generator=seeded())
-    changed = int((arranged.labels == 1).sum())
-    assert abs(changed - 2000) < 5 * math.sqrt(4000 / 4)
-    kept = arranged.labels == 0
-    first = (arranged.batch.tokens[kept] == END).int().argmax(1) - 1
+    packed = kind(4, VOCABULARY).pack(batch, generator=seeded())
+    negative_count = int((packed.labels == 1).sum())
+    assert abs(negative_count - 2000) < 5 * math.sqrt(4000 / 4)
+    positive = packed.labels == 0
+    first = (packed.batch.tokens[positive] == END).int().argmax(1) - 1
     counts = np.bincount(first.numpy(), minlength=6)[1:]
     expected = counts.sum() / 5
     half = torch.tensor(((counts - expected) ** 2 / expected).sum() / 2, dtype=torch.float64)
     assert torch.special.gammaincc(torch.tensor(2.0, dtype=torch.float64), half) > 1e-6
 
 
-def test_every_other_text_is_as_likely():
-    """Row 0 of five: each of the other four in a quarter of its changed pairs."""
+def test_negative_segments_are_uniform_over_other_texts():
+    """Row 0 of five: each of the other four in a quarter of its negative pairs."""
     batch, pairs, others = numbered(6, 6, 6, 6, 6), NextSentencePrediction(4, VOCABULARY), []
     for seed in range(600):
-        arranged = pairs.pack(batch, generator=seeded(seed))
-        if arranged.labels[0] == 1:
-            others.append((told(arranged, 0)[1][0] - 10) // 100)
+        packed = pairs.pack(batch, generator=seeded(seed))
+        if packed.labels[0] == 1:
+            others.append((split_pair(packed, 0)[1][0] - 10) // 100)
     counts = np.bincount(others, minlength=5)
     assert counts[0] == 0
     error = math.sqrt(len(others) * 3 / 16)
     assert np.abs(counts[1:] - len(others) / 4).max() < 5 * error
 
 
-def test_a_text_too_short_to_be_cut_stays_whole_and_asks_nothing():
+def test_texts_too_short_to_split_have_no_label():
     batch = Batch.collate([[START, 9, END], [START, END], [START, 8, 7, END]], pad=PAD)
-    arranged = NextSentencePrediction(4, VOCABULARY).pack(batch, generator=seeded())
-    assert arranged.labels.tolist() == [NO_TARGET, NO_TARGET, 0]  # no other text to take from
-    assert arranged.batch.tokens[0].tolist() == [START, 9, END, PAD, PAD]
-    assert arranged.batch.lengths.tolist() == [3, 2, 5]
-    assert arranged.segments[:2].sum() == 0
+    packed = NextSentencePrediction(4, VOCABULARY).pack(batch, generator=seeded())
+    assert packed.labels.tolist() == [NO_TARGET, NO_TARGET, 0]  # no other text to take from
+    assert packed.batch.tokens[0].tolist() == [START, 9, END, PAD, PAD]
+    assert packed.batch.lengths.tolist() == [3, 2, 5]
+    assert packed.segments[:2].sum() == 0
 
 
-def test_a_text_that_was_cut_short_gets_no_end():
+def test_truncated_text_gets_no_end_token():
     batch = Batch.collate([[START, 7, 8, 9]], pad=PAD)
-    arranged = SentenceOrderPrediction(4, VOCABULARY).pack(batch, generator=seeded())
-    assert int(arranged.batch.lengths[0]) == 5
-    assert arranged.batch.tokens[0].tolist().count(END) == 1
-    assert arranged.batch.tokens[0, -1] != END
+    packed = SentenceOrderPrediction(4, VOCABULARY).pack(batch, generator=seeded())
+    assert int(packed.batch.lengths[0]) == 5
+    assert packed.batch.tokens[0].tolist().count(END) == 1
+    assert packed.batch.tokens[0, -1] != END
 
 
-def test_places_tell_where_each_token_came_from():
+def test_repacked_positions_point_to_the_source_tokens():
     batch = numbered(9, 7, 8, 9)
-    arranged = NextSentencePrediction(4, VOCABULARY).pack(batch, generator=seeded(1))
-    inside = arranged.positions >= 0
+    packed = NextSentencePrediction(4, VOCABULARY).pack(batch, generator=seeded(1))
+    inside = packed.positions >= 0
     assert torch.equal(
-        batch.tokens[arranged.rows, arranged.positions.clamp(min=0)][inside],
-        arranged.batch.tokens[inside],
+        batch.tokens[packed.rows, packed.positions.clamp(min=0)][inside],
+        packed.batch.tokens[inside],
     )
     # All but the separators and the padding.
-    assert int(inside.sum()) == int((arranged.batch.lengths - 1).sum())
+    assert int(inside.sum()) == int((packed.batch.lengths - 1).sum())
 
 
-def test_a_label_weighs_as_many_tokens_as_its_row_predicts():
+def test_pair_loss_is_weighted_by_masked_tokens():
     """Row 0 predicts two tokens, row 1 one, and row 2 has no label.
 
     With one unit, U = 1 and V = (0, 1) the logits are (0, tanh h): for h = 0 and label 0
@@ -173,12 +173,12 @@ def test_a_label_weighs_as_many_tokens_as_its_row_predicts():
 @pytest.mark.parametrize(
     ("name", "part"), [("bert", "next sentence"), ("albert", "sentence order")]
 )
-def test_the_view_of_a_pair_hides_a_text_as_it_is_hidden_alone(name: str, part: str):
-    """With static masking a token is hidden wherever the text is cut."""
+def test_static_masking_does_not_depend_on_the_split(name: str, part: str):
+    """With static masking the masked tokens are the same wherever the text is split."""
     module = system_module(name)
     system = module.build(replace(module.SIZES["tiny"], duplicates=1), VOCABULARY)
     batch = numbered(30, 30, 30, 30)
-    hidden: dict[int, set[bool]] = {}
+    masked_states: dict[int, set[bool]] = {}
     for seed in range(20):
         view = system.objective.view(batch, generator=seeded(seed))
         assert view.labels is not None and view.segments is not None
@@ -186,18 +186,18 @@ def test_the_view_of_a_pair_hides_a_text_as_it_is_hidden_alone(name: str, part: 
         pairs = zip(clean.flatten().tolist(), view.targets.flatten().tolist(), strict=True)
         for token, target in pairs:
             if token >= 10:
-                hidden.setdefault(token, set()).add(target != NO_TARGET)
-    assert len(hidden) == 120
-    assert all(len(ways) == 1 for ways in hidden.values())
+                masked_states.setdefault(token, set()).add(target != NO_TARGET)
+    assert len(masked_states) == 120
+    assert all(len(ways) == 1 for ways in masked_states.values())
     loss, _ = system.loss(batch, generator=seeded())
     assert set(loss.parts) == {"masked", part}
     assert loss.count == loss.parts["masked"].count
 
 
-def test_pairs_need_room_and_a_separator():
+def test_pairs_need_a_separator_and_one_more_position():
     module = system_module("bert")
     system = module.build(module.SIZES["tiny"], VOCABULARY)
-    system.check_length(63)  # with one symbol more 64, which is the length
+    system.check_length(63)  # with one special token more 64, which is the length
     with pytest.raises(UserError, match="at most 63"):
         system.check_length(64)
     with pytest.raises(UserError, match="an end token between the segments"):

@@ -1,4 +1,4 @@
-"""Documents: read from anything, bad rows named, told apart by name and by content."""
+"""Documents: input formats, errors for invalid rows, unique names and fingerprints."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from lmlab.data.lines import ReadingReport
 from lmlab.retrieval.documents import Document, Documents, load_documents
 
 
-def lines(path: Path, *rows: object) -> Path:
+def write_lines(path: Path, *rows: object) -> Path:
     text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_json_lines_have_names_and_titles_if_they_like(tmp_path: Path):
+def test_json_lines_names_and_titles_are_optional(tmp_path: Path):
     rows = (
         {"text": " one "},
         "",
         {"text": "two", "name": "b", "title": "B"},
         {"text": "c", "name": 7},
     )
-    found = load_documents(lines(tmp_path / "d.jsonl", *rows))
-    assert list(found) == [
+    documents = load_documents(write_lines(tmp_path / "d.jsonl", *rows))
+    assert list(documents) == [
         Document(name="1", text="one"),
         Document(name="b", text="two", title="B"),
         Document(name="7", text="c"),
     ]
-    assert found.numbers == {"1": 0, "b": 1, "7": 2}
+    assert documents.numbers == {"1": 0, "b": 1, "7": 2}
 
 
 @pytest.mark.parametrize(
-    ("row", "why"),
+    ("row", "message"),
     [
         ("{", "expected an object with 'text', but it is not JSON"),
         ("[1]", "expected an object with 'text'"),
@@ -52,25 +52,30 @@ def test_json_lines_have_names_and_titles_if_they_like(tmp_path: Path):
         ),
     ],
 )
-def test_a_bad_row_is_named_by_its_line_or_left_out(tmp_path: Path, row: object, why: str):
-    path = lines(tmp_path / "d.jsonl", {"text": "good", "name": "first"}, "", row, {"text": "z"})
-    with pytest.raises(UserError, match=f"line 3: {why}"):
+def test_invalid_row_is_reported_by_line_or_skipped(tmp_path: Path, row: object, message: str):
+    path = write_lines(
+        tmp_path / "d.jsonl", {"text": "good", "name": "first"}, "", row, {"text": "z"}
+    )
+    with pytest.raises(UserError, match=f"line 3: {message}"):
         load_documents(path)
-    kept = load_documents(path, errors="replace", report=(report := ReadingReport()))
+    loaded = load_documents(path, errors="replace", report=(report := ReadingReport()))
     assert report.bad_rows == 1
-    assert [(each.name, each.text) for each in kept] == [("first", "good"), ("4", "z")]
+    assert [(document.name, document.text) for document in loaded] == [
+        ("first", "good"),
+        ("4", "z"),
+    ]
 
 
-def test_a_text_file_has_a_document_a_line(tmp_path: Path):
+def test_text_file_has_one_document_per_line(tmp_path: Path):
     path = tmp_path / "d.txt.gz"
     path.write_bytes(gzip.compress(b"eins\n\n drei \n"))
-    assert [(each.name, each.text) for each in load_documents(path)] == [
+    assert [(document.name, document.text) for document in load_documents(path)] == [
         ("1", "eins"),
         ("3", "drei"),
     ]
 
 
-def test_a_folder_has_a_document_a_file(tmp_path: Path):
+def test_folder_has_one_document_per_file(tmp_path: Path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "b.txt").write_text("second\ntext\n", encoding="utf-8")
     (tmp_path / "a.txt").write_text("first", encoding="utf-8")
@@ -82,18 +87,18 @@ def test_a_folder_has_a_document_a_file(tmp_path: Path):
     ]
 
 
-def test_a_folder_with_packed_documents_gives_those(tmp_path: Path):
+def test_folder_with_stored_documents_loads_only_those(tmp_path: Path):
     documents = Documents(
         [Document(name="n", title="t", text="中文"), Document(name="m", text="x")]
     )
     (tmp_path / "documents.jsonl.gz").write_bytes(documents.to_bytes())
     (tmp_path / "more.txt").write_text("not read", encoding="utf-8")
-    found = load_documents(tmp_path)
-    assert list(found) == list(documents) and found.fingerprint() == documents.fingerprint()
-    assert documents.to_bytes() == found.to_bytes()
+    loaded = load_documents(tmp_path)
+    assert list(loaded) == list(documents) and loaded.fingerprint() == documents.fingerprint()
+    assert documents.to_bytes() == loaded.to_bytes()
 
 
-def test_empty_files_and_folders_are_named(tmp_path: Path):
+def test_empty_files_and_folders_are_refused(tmp_path: Path):
     folder, file = tmp_path / "none", tmp_path / "none.txt"
     folder.mkdir()
     file.write_text("\n\n", encoding="utf-8")
@@ -105,20 +110,23 @@ def test_empty_files_and_folders_are_named(tmp_path: Path):
         Documents([])
 
 
-def test_an_unknown_set_gets_the_nearest():
+def test_unknown_document_set_suggests_the_nearest():
     with pytest.raises(UserError, match="did you mean 'wordnet'"):
         load_documents("wordnets")
 
 
-def test_a_byte_that_is_not_utf8_is_named_by_its_line(tmp_path: Path):
+def test_invalid_utf8_is_reported_by_line(tmp_path: Path):
     path = tmp_path / "d.txt"
     path.write_bytes(b"good\nb\xe9d\n")
     with pytest.raises(UserError, match="line 2: byte 0xe9"):
         load_documents(path)
-    assert [each.text for each in load_documents(path, errors="replace")] == ["good", "b\ufffdd"]
+    assert [document.text for document in load_documents(path, errors="replace")] == [
+        "good",
+        "b\ufffdd",
+    ]
 
 
-def test_names_are_unique_and_texts_not_empty():
+def test_duplicate_names_and_empty_texts_are_refused():
     a, b = Document(name="a", text="x"), Document(name="b", text="y")
     with pytest.raises(UserError, match="two documents are named 'a'"):
         Documents([a, b, a])
@@ -126,17 +134,17 @@ def test_names_are_unique_and_texts_not_empty():
         Documents([a, Document(name="c", text="\t")])
 
 
-def test_one_is_replaced_and_the_others_stay():
+def test_replacing_changes_one_document():
     documents = Documents(Document(name=name, text=name) for name in "abc")
     other = documents.replacing(Document(name="b", text="new"))
-    assert [each.text for each in other] == ["a", "new", "c"]
-    assert [each.text for each in documents] == ["a", "b", "c"]
+    assert [document.text for document in other] == ["a", "new", "c"]
+    assert [document.text for document in documents] == ["a", "b", "c"]
     assert other.numbers == documents.numbers
     with pytest.raises(UserError, match="no document named 'd'"):
         documents.replacing(Document(name="d", text="x"))
 
 
-def test_a_fingerprint_sees_every_field_and_the_order():
+def test_fingerprint_depends_on_every_field_and_order():
     a, b = Document(name="a", text="x", title="t"), Document(name="b", text="y")
     sets = [
         (a, b),
@@ -145,17 +153,17 @@ def test_a_fingerprint_sees_every_field_and_the_order():
         (Document(name="a", text="x", title="u"), b),
         (Document(name="a", text="z", title="t"), b),
         (Document(name="c", text="x", title="t"), b),
-        # The same letters, divided otherwise among the fields.
+        # The same letters, distributed differently over the fields.
         (Document(name="a", text="xt"), b),
     ]
-    assert len({Documents(each).fingerprint() for each in sets}) == len(sets)
+    assert len({Documents(documents).fingerprint() for documents in sets}) == len(sets)
     assert Documents([a, b]).fingerprint() == Documents([a, b]).fingerprint()
 
 
-def test_the_built_in_sets():
+def test_builtin_document_sets():
     capitals = load_documents("capitals")
     assert capitals[capitals.numbers["Peru"]].text == "the capital of Peru is Lima"
     glosses = load_documents("wordnet")
     assert len(glosses) > 100_000
-    [dog] = [each for each in glosses if each.title.startswith("dog , domestic dog")]
+    [dog] = [document for document in glosses if document.title.startswith("dog , domestic dog")]
     assert "member of the genus canis" in dog.text.lower()

@@ -1,4 +1,4 @@
-"""A system that is a table: given sequences with given probabilities, stepped through."""
+"""A tabular language model: given sequences with given probabilities, decoded step by step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmlab.core.vocabulary import Vocabulary
 
 @dataclass(frozen=True, eq=False)
 class Prefixes:
-    """The state: what each row has written so far."""
+    """The state: the tokens generated so far in each row."""
 
     rows: tuple[tuple[int, ...], ...]
 
@@ -29,7 +29,7 @@ class Prefixes:
 
 
 class Table(System):
-    """p(next | prefix) = p(sequences that begin so and go on with it) / p(those that begin so)."""
+    """p(next | prefix) = p(sequences with prefix + next) / p(sequences with the prefix)."""
 
     def __init__(self, sequences: Mapping[tuple[int, ...], float], size: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Table(System):
     def start(self, rows: int, *, condition: Batch | None = None) -> Prefixes:
         if condition is None:
             return Prefixes(((),) * rows)
-        # A condition here is the first token of what is to be written.
+        # A condition here is the first token of the text to generate.
         return Prefixes(tuple((int(row[1]),) for row in condition.tokens))
 
     def peek(self, state: Prefixes) -> Categorical:
@@ -75,8 +75,8 @@ def table() -> type[Table]:
 
 
 @pytest.fixture
-def notes_example() -> tuple[Table, list[str]]:
-    """The seeds' example of greedy against beam search: what may follow 我爱, and how probably."""
+def greedy_trap() -> tuple[Table, list[str]]:
+    """Greedy search misses the likeliest sequence: continuations of 我爱 with probabilities."""
     given = {
         "苹果": 0.45,
         "大象": 0.1,

@@ -1,4 +1,4 @@
-"""A small recurrent system with fixed weights, and tokenisers made from a few sentences."""
+"""Fixtures: a small RNN with fixed weights, and tokenizers trained on a few sentences."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class TinyRecurrent(System):
         generator = torch.Generator().manual_seed(seed)
 
         def weights(*shape: int) -> torch.nn.Parameter:
-            drawn = torch.randn(*shape, generator=generator, dtype=torch.float64)
-            return torch.nn.Parameter(drawn)
+            values = torch.randn(*shape, generator=generator, dtype=torch.float64)
+            return torch.nn.Parameter(values)
 
         self.embedding = weights(vocabulary.size, 6)
         self.transition = weights(6, 6)
@@ -60,10 +60,10 @@ class TinyRecurrent(System):
         rows, time = batch.tokens.shape
         hidden = torch.zeros(rows, 6, dtype=torch.float64) if state is None else state["hidden"]
         columns = []
-        for place in range(time - 1):
-            hidden = self._next(hidden, batch.tokens[:, place])
+        for position in range(time - 1):
+            hidden = self._next(hidden, batch.tokens[:, position])
             columns.append(
-                Categorical(self._log_probs(hidden)).log_prob(batch.tokens[:, place + 1])
+                Categorical(self._log_probs(hidden)).log_prob(batch.tokens[:, position + 1])
             )
         per_token = torch.stack(columns, 1) if columns else torch.zeros(rows, 0)
         per_token = per_token * batch.targets_mask()[:, 1:]
@@ -96,12 +96,12 @@ def sentences() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def words() -> Tokenizer:
+def word_tokenizer() -> Tokenizer:
     return train_tokenizer("word", SENTENCES)
 
 
 @pytest.fixture(scope="session")
-def characters() -> Tokenizer:
+def char_tokenizer() -> Tokenizer:
     return train_tokenizer("char", SENTENCES)
 
 
@@ -112,7 +112,7 @@ def tiny_recurrent() -> type[TinyRecurrent]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FakeModel:
-    """What a comparison asks of a trained run."""
+    """The attributes of a trained run that a comparison uses."""
 
     system: System
     tokenizer: Tokenizer
@@ -128,7 +128,7 @@ class FakeModel:
 
 @pytest.fixture(scope="session")
 def fake_model() -> Callable[..., FakeModel]:
-    """A run of a system whose name, seed, settings and weights are given."""
+    """Factory of runs with the given name, seed, settings and weights."""
 
     def make(
         name: str, folder: str, system: System, tokenizer: Tokenizer, **more: Any

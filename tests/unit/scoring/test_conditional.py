@@ -21,68 +21,71 @@ from lmlab.scoring.scorer import Scorer
 
 
 @pytest.mark.parametrize("kind", ["sentences", "contiguous"])
-def test_chain_rule(words, tiny_recurrent, kind):
-    system = tiny_recurrent(words.vocabulary)
-    scorer = Scorer(system, words, Layout(kind=kind))
+def test_continuation_score_follows_the_chain_rule(word_tokenizer, tiny_recurrent, kind):
+    system = tiny_recurrent(word_tokenizer.vocabulary)
+    scorer = Scorer(system, word_tokenizer, Layout(kind=kind))
     pairs = [("the cat", " sat on a mat"), ("a", " dog"), ("", "the cat"), ("the cat", "")]
-    found = list(conditional_scores(scorer, pairs, end=True))
-    for (prefix, continuation), each in zip(pairs, found, strict=True):
+    scores = list(conditional_scores(scorer, pairs, end=True))
+    for (prefix, continuation), each in zip(pairs, scores, strict=True):
         whole = scorer.with_method().score_one(prefix + continuation)
         # log p(prefix …) = log p(prefix </s>) - log p(</s> | prefix)
         before = scorer.with_method().score_one(prefix)
-        opening = before.total - before.per_token[-1].log_prob
-        assert each.total == pytest.approx(whole.total - opening, abs=1e-9)
+        prefix_total = before.total - before.per_token[-1].log_prob
+        assert each.total == pytest.approx(whole.total - prefix_total, abs=1e-9)
         assert each.tokens == len(continuation.split()) + 1
         assert each.characters == len(continuation)
         assert not each.token_crosses_boundary
     without = list(conditional_scores(scorer, pairs))
     assert without[0].total == pytest.approx(
-        found[0].total - found[0].per_token[-1].log_prob, abs=1e-9
+        scores[0].total - scores[0].per_token[-1].log_prob, abs=1e-9
     )
     assert (without[3].total, without[3].tokens) == (0, 0)
-    assert all(each.convention.end for each in found)
+    assert all(each.convention.end for each in scores)
     assert not any(each.convention.end for each in without)
 
 
-def test_a_token_across_the_boundary_is_told(words, tiny_recurrent):
-    scorer = Scorer(tiny_recurrent(words.vocabulary), words, Layout())
-    (found,) = conditional_scores(scorer, [("the ca", "t sat")])
-    assert found.token_crosses_boundary
-    assert [token.token for token in found.per_token] == ["cat", "sat"]
+def test_token_across_the_boundary_is_flagged(word_tokenizer, tiny_recurrent):
+    scorer = Scorer(tiny_recurrent(word_tokenizer.vocabulary), word_tokenizer, Layout())
+    (score,) = conditional_scores(scorer, [("the ca", "t sat")])
+    assert score.token_crosses_boundary
+    assert [token.token for token in score.per_token] == ["cat", "sat"]
 
 
-def test_places_are_those_of_the_joined_text_and_unknown_words_count(words, tiny_recurrent):
-    scorer = Scorer(tiny_recurrent(words.vocabulary), words, Layout())
-    (found,) = conditional_scores(scorer, [("the zebra", " saw a yak")])
-    assert [(t.token, t.start, t.end) for t in found.per_token] == [
+def test_offsets_refer_to_the_joined_text(word_tokenizer, tiny_recurrent):
+    scorer = Scorer(tiny_recurrent(word_tokenizer.vocabulary), word_tokenizer, Layout())
+    (score,) = conditional_scores(scorer, [("the zebra", " saw a yak")])
+    assert [(t.token, t.start, t.end) for t in score.per_token] == [
         ("saw", 10, 13),
         ("a", 14, 15),
         ("yak", 16, 19),
     ]
-    assert found.unknown == 1
+    assert score.unknown == 1
 
 
-def test_a_system_of_whole_texts_gives_the_joint_up_to_a_constant(words, tiny_recurrent):
-    """Its differences between continuations of a prefix are those of the true conditional."""
-    stepping = tiny_recurrent(words.vocabulary).eval()
+def test_whole_text_system_gives_joint_score_up_to_constant(word_tokenizer, tiny_recurrent):
+    """Differences between continuations of a prefix equal those of the true conditional."""
+    stepping = tiny_recurrent(word_tokenizer.vocabulary).eval()
 
     class Whole:
-        """Scores texts as a whole, and can't step."""
+        """Scores whole texts only, and cannot decode step by step."""
 
-        vocabulary = words.vocabulary
+        vocabulary = word_tokenizer.vocabulary
 
         def log_prob(self, batch, **options):
-            found = stepping.log_prob(batch, **options)
-            nothing = torch.zeros_like(found.per_token)
+            scored = stepping.log_prob(batch, **options)
+            nothing = torch.zeros_like(scored.per_token)
             return LogProbs(
-                per_token=nothing, per_sequence=found.totals, kind=found.kind, whole_text_only=True
+                per_token=nothing,
+                per_sequence=scored.totals,
+                kind=scored.kind,
+                whole_text_only=True,
             )
 
     pairs = [("the cat", " sat on a mat"), ("the cat", " saw"), ("the cat", "")]
-    whole = list(conditional_scores(Scorer(Whole(), words, Layout()), pairs))
-    true = list(conditional_scores(Scorer(stepping, words, Layout()), pairs, end=True))
-    for found in whole:
-        assert (found.kind, found.convention.method, found.per_token) == (
+    whole = list(conditional_scores(Scorer(Whole(), word_tokenizer, Layout()), pairs))
+    true = list(conditional_scores(Scorer(stepping, word_tokenizer, Layout()), pairs, end=True))
+    for score in whole:
+        assert (score.kind, score.convention.method, score.per_token) == (
             "unnormalised",
             "whole text",
             (),
@@ -94,7 +97,7 @@ def test_a_system_of_whole_texts_gives_the_joint_up_to_a_constant(words, tiny_re
     assert all(a.total < b.total for a, b in zip(whole, true, strict=True))
 
 
-def test_of_a_grammar_the_continuation_is_scored_exactly(monkeypatch):
+def test_pcfg_continuation_score_is_exact(monkeypatch):
     """Against sums over all sentences of a grammar without recursion: of at most three words."""
     tokenizer = train_tokenizer("word", ["a b c"])
     module = system_module("pcfg")
@@ -116,21 +119,23 @@ def test_of_a_grammar_the_continuation_is_scored_exactly(monkeypatch):
     mass = {score.text: math.exp(score.total) for score in scorer.score(texts)}
     assert sum(mass.values()) == pytest.approx(1, abs=1e-9)
 
-    def beginning(prefix: str) -> float:
+    def prefix_mass(prefix: str) -> float:
         return sum(m for text, m in mass.items() if (text + " ").startswith(prefix + " "))
 
     for prefix, continuation in (("a", " c"), ("c a", " b"), ("b", " a a")):
         both = [(prefix, continuation)]
         [open_end] = conditional_scores(scorer, both)
         [ended] = conditional_scores(scorer, both, end=True)
-        whole, given = prefix + continuation, beginning(prefix)
-        assert open_end.total == pytest.approx(math.log(beginning(whole) / given), abs=1e-9)
-        assert ended.total == pytest.approx(math.log(mass[whole] / given), abs=1e-9)
+        whole, prefix_probability = prefix + continuation, prefix_mass(prefix)
+        assert open_end.total == pytest.approx(
+            math.log(prefix_mass(whole) / prefix_probability), abs=1e-9
+        )
+        assert ended.total == pytest.approx(math.log(mass[whole] / prefix_probability), abs=1e-9)
         assert (open_end.kind, ended.kind) == ("exact", "exact")
         assert ended.tokens == open_end.tokens + 1 == len(continuation.split()) + 1
 
 
-def test_the_docs_name_the_systems_that_score_whole_texts_only():
+def test_docs_list_whole_text_only_systems():
     page = (Path(__file__).parents[3] / "docs" / "energies.md").read_text(encoding="utf-8")
     [listed] = re.findall(r"\*\*Whole texts only\*\*: (.*?)\.", page, re.DOTALL)
     systems = {name for name, card in catalogue().items() if whole_texts_only(card)}
@@ -138,34 +143,34 @@ def test_the_docs_name_the_systems_that_score_whole_texts_only():
     assert "pcfg" not in systems and "residual-ebm" in systems
 
 
-class Filler:
-    """Fills a place by a law that depends on its two neighbours, and scores by none of its own."""
+class NeighbourFill:
+    """Fills a position from a distribution given its two neighbours; has no log_prob."""
 
     def __init__(self, vocabulary):
         self.vocabulary = vocabulary
         size = vocabulary.size
         generator = torch.Generator().manual_seed(0)
-        drawn = torch.randn(size, size, size, generator=generator, dtype=torch.float64)
-        self.table = drawn.log_softmax(-1)
-        self.asked = 0
+        logits = torch.randn(size, size, size, generator=generator, dtype=torch.float64)
+        self.table = logits.log_softmax(-1)
+        self.queries = 0
 
     def log_prob(self, batch, **options):
         raise AssertionError("not asked for")
 
     def fill(self, batch, masked, *, generator=None):
-        rows, places = masked.nonzero(as_tuple=True)
-        self.asked += len(rows)
-        before, after = batch.tokens[rows, places - 1], batch.tokens[rows, places + 1]
+        rows, positions = masked.nonzero(as_tuple=True)
+        self.queries += len(rows)
+        before, after = batch.tokens[rows, positions - 1], batch.tokens[rows, positions + 1]
         return Categorical(self.table[before, after])
 
 
-def test_a_masked_model_scores_the_places_of_the_continuation_alone(words):
-    system = Filler(words.vocabulary)
+def test_masked_model_scores_only_continuation_positions(word_tokenizer):
+    system = NeighbourFill(word_tokenizer.vocabulary)
     pairs = [("the cat", " sat on a mat"), ("a", " dog"), ("", "the cat"), ("the cat", "")]
-    found = list(conditional_scores(Scorer(system, words, Layout()), pairs))
-    assert system.asked == 4 + 1 + 2 + 0
-    for (prefix, continuation), each in zip(pairs, found, strict=True):
-        ids = [2, *words.encode(prefix + continuation), 3]
+    scores = list(conditional_scores(Scorer(system, word_tokenizer, Layout()), pairs))
+    assert system.queries == 4 + 1 + 2 + 0
+    for (prefix, continuation), each in zip(pairs, scores, strict=True):
+        ids = [2, *word_tokenizer.encode(prefix + continuation), 3]
         first = 1 + len(prefix.split())
         expected = sum(
             float(system.table[ids[p - 1], ids[p + 1], ids[p]]) for p in range(first, len(ids) - 1)
@@ -175,11 +180,11 @@ def test_a_masked_model_scores_the_places_of_the_continuation_alone(words):
         assert (each.kind, each.convention.method, each.convention.end) == ("pseudo", "norm", False)
 
 
-def test_of_an_energy_the_whole_text_is_scored(words):
+def test_energy_model_scores_the_whole_text(word_tokenizer):
     class Ising:
         """E = the number of equal neighbours."""
 
-        vocabulary = words.vocabulary
+        vocabulary = word_tokenizer.vocabulary
 
         def energy(self, batch):
             return (batch.tokens[:, 1:] == batch.tokens[:, :-1]).sum(1).double()
@@ -191,14 +196,14 @@ def test_of_an_energy_the_whole_text_is_scored(words):
             )
 
     for method in (None, "energy"):
-        scorer = Scorer(Ising(), words, Layout(), method=method)
-        (found,) = conditional_scores(scorer, [("the the", " the cat")])
-        assert (found.total, found.kind) == (-2.0, "unnormalised")
+        scorer = Scorer(Ising(), word_tokenizer, Layout(), method=method)
+        (score,) = conditional_scores(scorer, [("the the", " the cat")])
+        assert (score.total, score.kind) == (-2.0, "unnormalised")
 
 
-def test_a_bound_of_the_whole_stays_one(words):
+def test_bound_on_the_whole_text_stays_a_bound(word_tokenizer):
     class Bounded:
-        vocabulary = words.vocabulary
+        vocabulary = word_tokenizer.vocabulary
 
         def log_prob(self, batch, **options):
             values = torch.full((len(batch), batch.tokens.shape[1] - 1), -1.5)
@@ -206,5 +211,5 @@ def test_a_bound_of_the_whole_stays_one(words):
                 per_token=values, per_sequence=torch.full((len(batch),), -0.5), kind="bound"
             )
 
-    (found,) = conditional_scores(Scorer(Bounded(), words, Layout()), [("the", " cat")])
-    assert (found.kind, found.total, found.tokens) == ("bound", -1.5 * 3 - 0.5, 3)
+    (score,) = conditional_scores(Scorer(Bounded(), word_tokenizer, Layout()), [("the", " cat")])
+    assert (score.kind, score.total, score.tokens) == ("bound", -1.5 * 3 - 0.5, 3)

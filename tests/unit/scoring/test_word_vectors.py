@@ -1,4 +1,4 @@
-"""Questions to word vectors, on a plane where the answers can be seen."""
+"""Word vector queries, in two dimensions where the answers are obvious."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.data.wordnet.noun_similarity import SimilarityPair
 from lmlab.scoring.word_vectors import WordVectors, read_similarity_pairs, spearman, word_vectors
-from lmlab.training.run_folder import build_tiny
+from lmlab.training.system_building import build_tiny
 
 PLANE = WordVectors(
     ["east", "north", "west", "northeast", "nowhere"],
@@ -20,46 +20,46 @@ PLANE = WordVectors(
 )
 
 
-def test_nearest_are_ordered_by_cosine_and_the_word_itself_is_left_out():
-    found = PLANE.nearest("east", 3)
-    assert [each.word for each in found] == ["northeast", "north", "nowhere"]
-    assert [each.cosine for each in found] == pytest.approx([np.sqrt(0.5), 0.0, 0.0])
+def test_nearest_neighbours_by_cosine_exclude_the_query():
+    neighbours = PLANE.nearest("east", 3)
+    assert [each.word for each in neighbours] == ["northeast", "north", "nowhere"]
+    assert [each.cosine for each in neighbours] == pytest.approx([np.sqrt(0.5), 0.0, 0.0])
     assert len(PLANE.nearest("east", 99)) == 4
 
 
-def test_an_analogy_is_by_directions():
+def test_analogy_uses_normalised_vectors():
     """north - east + west = (0, 1) - (1, 0) + (-1, 0) = (-2, 1): nearest of the two left is (0, 0),
     whose cosine is 0, as northeast's is (-2 + 1)/√10 < 0."""
     assert PLANE.analogy("east", "north", "west", 1)[0].word == "nowhere"
-    found = PLANE.analogy("west", "north", "north", 1)[0]
+    best = PLANE.analogy("west", "north", "north", 1)[0]
     # 2 (0, 1) + (1, 0): northeast's cosine is 3/√10.
-    assert found.word == "northeast" and found.cosine == pytest.approx(3 / np.sqrt(10))
+    assert best.word == "northeast" and best.cosine == pytest.approx(3 / np.sqrt(10))
 
 
-def test_an_unknown_word_gets_the_nearest_spellings():
+def test_unknown_word_error_suggests_spellings():
     with pytest.raises(UserError, match=r"no vector for 'nort'.*'north'"):
         PLANE.nearest("nort")
 
 
-def test_rank_correlation_with_ties_by_hand():
+def test_spearman_with_ties_by_hand():
     """Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: 4.5/√(4.5 · 5)."""
     assert spearman([1, 5, 5, 9], [1, 2, 3, 4]) == pytest.approx(4.5 / np.sqrt(4.5 * 5))
     assert spearman([1, 2, 3], [30, 20, 10]) == pytest.approx(-1.0)
 
 
-def test_agreement_counts_what_is_left_out():
+def test_similarity_correlation_counts_skipped_pairs():
     pairs = [
         SimilarityPair(first=a, second=b, similarity=s)
         for a, b, s in [("east", "northeast", 9), ("east", "north", 5), ("east", "west", 0)]
     ]
     missing = SimilarityPair(first="east", second="up", similarity=3)
-    found = PLANE.similarity_correlation([*pairs, missing])
-    assert (found.spearman, found.pairs, found.left_out) == (pytest.approx(1.0), 3, 1)
+    result = PLANE.similarity_correlation([*pairs, missing])
+    assert (result.spearman, result.pairs, result.left_out) == (pytest.approx(1.0), 3, 1)
     with pytest.raises(UserError, match="0 of 1 pairs"):
         PLANE.similarity_correlation([missing])
 
 
-def test_pairs_are_read_as_people_give_them_out(tmp_path: Path):
+def test_wordsim_and_simlex_formats_are_read(tmp_path: Path):
     """WordSim-353 has commas and a heading, SimLex-999 tabs and a part of speech."""
     wordsim = tmp_path / "wordsim.csv"
     wordsim.write_text("Word 1,Word 2,Human (mean)\nlove,sex,6.77\ntiger,cat,7.35\n")
@@ -76,12 +76,12 @@ def test_pairs_are_read_as_people_give_them_out(tmp_path: Path):
         read_similarity_pairs(spaces)
 
 
-def test_any_system_with_a_table_of_tokens_has_word_vectors():
+def test_word_vectors_are_the_embedding_table():
     tokenizer = train_tokenizer("word", ["a b c"])
     system = build_tiny("lstm", tokenizer.vocabulary)
-    found = word_vectors(system, tokenizer)
-    assert found.words == ["a", "b", "c"]
+    vectors = word_vectors(system, tokenizer)
+    assert vectors.words == ["a", "b", "c"]
     table = system.backbone.embedding.weight.detach()  # type: ignore[union-attr]
-    assert torch.equal(torch.from_numpy(found.vectors), table[5:])
+    assert torch.equal(torch.from_numpy(vectors.vectors), table[5:])
     with pytest.raises(UserError, match="no vector for each of its tokens; use one"):
         word_vectors(build_tiny("ngram", tokenizer.vocabulary), tokenizer)

@@ -1,4 +1,4 @@
-"""Where a text is cut into blocks, and what a row may say is relevant."""
+"""Block boundaries of long texts, and relevance labels of rows."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from lmlab.tasks.task_rows import read_rows
 
 
 def spans_of(text: str) -> list[tuple[int, int]]:
-    """White space between words."""
-    found, low = [], 0
+    """Character spans of words separated by white space."""
+    spans, low = [], 0
     for word in text.split():
         low = text.index(word, low)
-        found.append((low, low + len(word)))
+        spans.append((low, low + len(word)))
         low += len(word)
-    return found
+    return spans
 
 
-def test_what_it_costs_to_end_a_block():
+def test_block_end_costs():
     text = "He said , no . \u201cYes.\u201d It was 3.5\nmetres , all"
-    # He said ,  no .  "Yes."  It was 3.5(end of a line)  metres ,  all(the last)
+    # He said ,  no .  "Yes."  It was 3.5(end of a line)  metres ,  all(end of the text)
     assert end_costs(text, spans_of(text)) == [8, 8, 2, 8, 1, 1, 8, 8, 0, 8, 2, 0]
-    # Tokens that touch: a point within a number ends nothing, one before a Chinese letter does.
+    # Adjacent tokens: a point inside a number ends nothing, one before a Chinese character does.
     assert end_costs("3.5", [(0, 1), (1, 2), (2, 3)]) == [8, 8, 0]
     assert end_costs("好。我", [(0, 1), (1, 2), (2, 3)]) == [8, 1, 0]
 
 
-def test_sentences_stay_whole_where_they_fit():
+def test_blocks_keep_sentences_whole_if_they_fit():
     text = "a b c . d e . f g h i ."
     costs = end_costs(text, spans_of(text))
     assert block_ends(costs, 5) == [4, 7, 12]
@@ -43,13 +43,13 @@ def test_sentences_stay_whole_where_they_fit():
     assert block_ends([], 5) == []
 
 
-def test_a_long_sentence_is_cut_at_its_comma():
+def test_long_sentence_is_split_at_a_comma():
     text = "a b , c d e f ."
     assert block_ends(end_costs(text, spans_of(text)), 6) == [3, 8]
 
 
 @pytest.mark.parametrize(
-    ("relevant", "said"),
+    ("relevant", "message"),
     [
         ('"a"', "got 'a'"),
         ("[3]", "got 3"),
@@ -58,28 +58,31 @@ def test_a_long_sentence_is_cut_at_its_comma():
         ("[[2, 2]]", r"got \[2, 2\] in"),
     ],
 )
-def test_a_bad_relevant_is_told_with_its_line(relevant: str, said: str, tmp_path: Path):
+def test_invalid_relevant_span_error_names_the_line(relevant: str, message: str, tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     row = '{"text": "a b", "question": "?", "answer": "b", "relevant": '
     path.write_text(f"{row}[[0, 1]]}}\n{row}{relevant}}}\n", encoding="utf-8")
-    with pytest.raises(UserError, match=f"line 2: .*{said}"):
+    with pytest.raises(UserError, match=f"line 2: .*{message}"):
         list(read_rows(path, SpanExtraction))
 
 
-def test_relevant_of_tags_is_of_the_words_joined():
+def test_tagging_relevant_spans_refer_to_joined_words():
     row = {"words": ["a", "bc"], "tags": ["O", "O"], "relevant": [[2, 4]]}
     check_relevant(row, Tagging.text(row))
 
 
-def test_shares_of_what_was_relevant_and_read():
-    """Row 1: one of two places; row 2: its only one, over two stretches of which one has it all."""
+def test_relevant_text_recall():
+    """Row 1: one of two relevant spans; row 2: its only one, fully inside one of two read spans."""
     rows = [{"relevant": [[0, 4], [10, 14]]}, {"relevant": [[3, 5]]}, {}, {"relevant": []}]
-    seen = [((0, 5), (11, 20)), ((0, 9), (12, 13)), (), ()]
-    assert relevant_text_recall(rows, seen) == {"relevant_read": 2 / 3, "all_relevant_read": 0.5}
+    read_spans = [((0, 5), (11, 20)), ((0, 9), (12, 13)), (), ()]
+    assert relevant_text_recall(rows, read_spans) == {
+        "relevant_read": 2 / 3,
+        "all_relevant_read": 0.5,
+    }
     assert relevant_text_recall([{}], [()]) == {}
 
 
-def test_settings_that_do_not_go_together_are_told():
+def test_inconsistent_memrecall_settings_are_reported():
     with pytest.raises(UserError, match="one number per step"):
         MemRecallConfig(retained_blocks=())
     with pytest.raises(UserError, match=r"t_down 0\.5 is above t_up 0\.2"):

@@ -1,4 +1,4 @@
-"""bAbI among distracting sentences, and the built-in rows of that sort."""
+"""Long bAbI stories with distractor sentences, and the built-in long datasets."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ FEARS = """\
 """
 
 
-def write(folder: Path, text: str, number: int) -> Path:
+def write_babi(folder: Path, text: str, number: int) -> Path:
     for split in ("train", "valid", "test"):
         (folder / f"qa{number}_{split}.txt").write_text(text, encoding="utf-8")
     return folder / f"qa{number}"
 
 
-def test_whom_and_what_a_sentence_names():
+def test_entities_in_sentence():
     assert entities_in_sentence("Mary got the football there.") == {"mary", "football"}
     assert entities_in_sentence("Where is the football?") == {"football"}
     assert entities_in_sentence("Mice are afraid of wolves.") == {"mouse", "wolf"}
     assert entities_in_sentence("John went to the office.") == {"john"}
 
 
-def test_whom_and_what_a_sentence_tells_of():
+def test_subjects_of_sentence():
     assert subjects_of("Mice are afraid of wolves.") == {"mouse"}
     assert subjects_of("Gertrude is a mouse.") == {"gertrude"}
     assert subjects_of("Mary got the football there.") == {"mary", "football"}
 
 
-def test_distractors_do_not_speak_of_what_is_asked(tmp_path: Path):
-    path = write(tmp_path, CARRYING, 2)
+def test_distractors_do_not_mention_question_entities(tmp_path: Path):
+    path = write_babi(tmp_path, CARRYING, 2)
     stories = list(Babi(path=Path(f"{path}_train.txt")).stories())
     pool = sentences_of(stories)
     generator = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def test_distractors_do_not_speak_of_what_is_asked(tmp_path: Path):
         "John went to the office .",
         "Mary moved to the hallway .",
     ]
-    # Of all others, those that name neither Mary nor the football; the story keeps its order.
+    # Distractors name neither Mary nor the football; the story keeps its order.
     harmless = {
         "John went to the office .",
         "Sandra went to the kitchen .",
@@ -88,8 +88,8 @@ def test_distractors_do_not_speak_of_what_is_asked(tmp_path: Path):
         "Daniel went to the garden .",
     }
     assert set(sentences) - set(story) <= harmless
-    told = iter(sentences)
-    assert all(sentence in told for sentence in story)
+    remaining = iter(sentences)
+    assert all(sentence in remaining for sentence in story)
     assert [row["text"][low:high] for low, high in row["relevant"]] == [story[1], story[3]]
     low = row["start"]
     assert row["text"][low : low + 7] == row["answer"] == "hallway"
@@ -98,8 +98,8 @@ def test_distractors_do_not_speak_of_what_is_asked(tmp_path: Path):
     check_relevant(row, row["text"])
 
 
-def test_fears_are_asked_by_their_label(tmp_path: Path):
-    path = write(tmp_path, FEARS, 15)
+def test_deduction_stories_become_labelled_rows(tmp_path: Path):
+    path = write_babi(tmp_path, FEARS, 15)
     splits = long_babi(f"{path},60", as_label=True)
     for row in splits["test"]:
         assert row["label"] in ("wolf", "mouse")
@@ -116,8 +116,8 @@ def test_fears_are_asked_by_their_label(tmp_path: Path):
         long_babi(str(path), as_label=False)
 
 
-def test_it_is_found_by_its_path(tmp_path: Path):
-    path = write(tmp_path, CARRYING, 2)
+def test_babi_long_spec_is_resolved_by_path(tmp_path: Path):
+    path = write_babi(tmp_path, CARRYING, 2)
     splits = read_splits(f"babi-long:{path},50", SpanExtraction)
     assert {name: len(rows) for name, rows in splits.items()} == {
         "train": 2,
@@ -130,7 +130,7 @@ def test_it_is_found_by_its_path(tmp_path: Path):
         read_splits(f"babi-long:{path},many", SpanExtraction)
 
 
-def test_capitals_long_tells_where_the_answer_stands():
+def test_capitals_long_marks_the_answer_span():
     task, splits = load_builtin_rows("capitals-long")
     assert task == "span" and len(splits["test"]) == 250
     for row in splits["test"][:20]:

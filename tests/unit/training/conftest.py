@@ -21,8 +21,8 @@ from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import TrainingData
 from lmlab.training.distributed import make_accelerator
 from lmlab.training.loop import FitJob
-from lmlab.training.reporting import Reporter
 from lmlab.training.run_folder import RunFolder
+from lmlab.training.training_logs import Reporter
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
 
@@ -33,10 +33,10 @@ def sentences(count: int, seed: int) -> list[str]:
     words = [f"w{number}" for number in range(12)]
     lines = []
     for _ in range(count):
-        place, line = source.randrange(12), []
+        state, line = source.randrange(12), []
         for _ in range(source.randint(3, 9)):
-            line.append(words[place])
-            place = (place * 2 + source.choice((0, 1))) % 12
+            line.append(words[state])
+            state = (state * 2 + source.choice((0, 1))) % 12
         lines.append(" ".join(line))
     return lines
 
@@ -52,7 +52,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def losses(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without what depends on the clock."""
+    """The lines of metrics.jsonl without wall-clock fields."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in WALL_CLOCK} for line in lines]
 
@@ -63,9 +63,9 @@ def read_losses() -> Callable[[Path], list[dict[str, Any]]]:
 
 
 class Bigram(System):
-    """p(next | last) = softmax of a row of a table, sharper the more tokens were seen before.
+    """p(next | last) = softmax of a row of a table, sharper the more tokens precede it.
 
-    It carries the number of tokens seen; without a state nothing is sharpened.
+    Its state is the number of preceding tokens; without a state nothing is sharpened.
     """
 
     def __init__(self, size: int = 8, *, dropout: float = 0.0) -> None:
@@ -73,12 +73,12 @@ class Bigram(System):
         self.vocabulary = Vocabulary(size=size)
         generator = torch.Generator().manual_seed(1)
         self.table = torch.nn.Parameter(torch.randn(size, size, generator=generator))
-        self.idle = torch.nn.Parameter(torch.ones(3))  # never used, so never given a gradient
+        self.idle = torch.nn.Parameter(torch.ones(3))  # unused, so it never has a gradient
         self.dropout = torch.nn.Dropout(dropout)
         self.states: list[State | None] = []
-        """The state that each loss was given."""
+        """The state given to each call of the loss."""
         self.poison_at: int | None = None
-        """The call of the loss, counted from 0, that gives no number."""
+        """The call of the loss, counted from 0, that returns NaN."""
 
     def log_prob(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
@@ -104,7 +104,7 @@ class Bigram(System):
         return Loss(total, torch.tensor(float(batch.count))), scored.state
 
 
-class Listed:
+class ListedBatches:
     """The same given batches in every epoch."""
 
     def __init__(self, batches: list[Batch]) -> None:
@@ -139,7 +139,7 @@ MakeJob = Callable[..., FitJob]
 
 @pytest.fixture
 def make_job(tmp_path: Path, batches: list[Batch]) -> MakeJob:
-    """A job for a fitter: a bigram on listed batches, in a folder of its own."""
+    """Factory of fitting jobs: a bigram on listed batches, in a folder of its own."""
 
     def make(
         *,
@@ -155,9 +155,9 @@ def make_job(tmp_path: Path, batches: list[Batch]) -> MakeJob:
         train = batches if train is None else train
         data = TrainingData(
             dataset=None,  # type: ignore[arg-type]
-            train=Listed(train),
+            train=ListedBatches(train),
             carries_state=any(batch.continues_previous for batch in train),
-            held_out=None if held_out is None else Listed(held_out),
+            held_out=None if held_out is None else ListedBatches(held_out),
             held_out_split=None if held_out is None else "validation",
         )
         return FitJob(

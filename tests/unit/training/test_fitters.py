@@ -29,11 +29,11 @@ def unigram_entropy(path: Path) -> float:
     return -sum(n * math.log(n / len(words)) for n in counts.values()) / len(words)
 
 
-def test_there_is_a_fitter_for_every_way_that_a_system_may_name() -> None:
+def test_fitters_cover_every_fitting_method() -> None:
     assert sorted(FITTERS) == ["counting", "em", "gradient", "words"]
 
 
-def test_em_on_the_context_free_mixture_ends_at_the_unigram_entropy(
+def test_em_on_unigram_mixture_reaches_unigram_entropy(
     corpus: Path, tmp_path: Path, read_losses: Losses
 ) -> None:
     result = train(
@@ -46,19 +46,21 @@ def test_em_on_the_context_free_mixture_ends_at_the_unigram_entropy(
     assert losses[-1] == pytest.approx(unigram_entropy(corpus / "train.txt"), abs=1e-5)
 
 
-def test_em_resumed_equals_em_in_one_go(corpus: Path, tmp_path: Path, read_losses: Losses) -> None:
-    words: dict[str, Any] = {"data": corpus, "quiet": True}
-    whole = train("independent", out=tmp_path / "whole", size="tiny", epochs=2, **words)
-    train("independent", out=tmp_path / "run", size="tiny", epochs=1, **words)
-    resumed = train("independent", out=tmp_path / "run", epochs=2, resume=True, **words)
+def test_resumed_em_equals_uninterrupted_em(
+    corpus: Path, tmp_path: Path, read_losses: Losses
+) -> None:
+    options: dict[str, Any] = {"data": corpus, "quiet": True}
+    whole = train("independent", out=tmp_path / "whole", size="tiny", epochs=2, **options)
+    train("independent", out=tmp_path / "run", size="tiny", epochs=1, **options)
+    resumed = train("independent", out=tmp_path / "run", epochs=2, resume=True, **options)
     assert read_losses(resumed.path) == read_losses(whole.path)
     ours, theirs = (read_tensors(r.path / "model.safetensors") for r in (resumed, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    again = train("independent", out=tmp_path / "run", resume=True, **words)
+    again = train("independent", out=tmp_path / "run", resume=True, **options)
     assert again.reason == "nothing"
 
 
-def test_expected_counts_add_up_over_batches(
+def test_expected_counts_sum_over_batches(
     make_job: MakeJob, bigram: Any, batches: list[Batch]
 ) -> None:
     class Counting(bigram):  # type: ignore[misc]
@@ -73,9 +75,7 @@ def test_expected_counts_add_up_over_batches(
     assert counts["tokens"].item() == sum(batch.count for batch in batches)
 
 
-def test_an_em_that_lowers_the_likelihood_is_our_own_mistake(
-    make_job: MakeJob, bigram: Any
-) -> None:
+def test_em_asserts_that_likelihood_does_not_fall(make_job: MakeJob, bigram: Any) -> None:
     class Worse(bigram):  # type: ignore[misc]
         def expect(self, batch: Batch) -> dict[str, Tensor]:
             return {}
@@ -88,7 +88,7 @@ def test_an_em_that_lowers_the_likelihood_is_our_own_mistake(
         fit_by_em(make_job(system=Worse(), epochs=5))
 
 
-def test_counting_gives_the_same_tables_twice_and_beats_the_unigram(
+def test_counting_is_deterministic_and_beats_unigram_entropy(
     corpus: Path, tmp_path: Path, read_losses: Losses
 ) -> None:
     runs = [
@@ -106,7 +106,7 @@ def test_counting_gives_the_same_tables_twice_and_beats_the_unigram(
     assert load_run(tmp_path / "a").card.fitting == "counting"
 
 
-def test_counted_tables_load_and_score_as_they_were_validated(corpus: Path, tmp_path: Path) -> None:
+def test_loaded_count_tables_reproduce_validation_loss(corpus: Path, tmp_path: Path) -> None:
     result = train("ngram", data=corpus, out=tmp_path / "run", size="tiny", quiet=True)
     model = load_run(result.path)
     start, end = model.tokenizer.vocabulary.start, model.tokenizer.vocabulary.end

@@ -28,20 +28,20 @@ def test_sgd_follows_the_gradient() -> None:
     assert one_step(optimizer="sgd") == pytest.approx((START - 0.1 * GRADIENT,) * 2)
 
 
-def test_the_first_step_of_adam_has_the_length_of_the_rate() -> None:
-    # Bias-corrected moments of one gradient g are g and g², so the step is rate g / (|g| + eps).
+def test_first_adam_step_has_size_of_the_learning_rate() -> None:
+    # Bias-corrected moments of one gradient g are g and g², so the step is lr · g / (|g| + eps).
     assert one_step(optimizer="adam", eps=1e-12) == pytest.approx((START - 0.1,) * 2)
     with_eps = START - 0.1 * GRADIENT / (GRADIENT + 0.5)
     assert one_step(optimizer="adam", eps=0.5) == pytest.approx((with_eps,) * 2)
 
 
-def test_rmsprop_divides_by_its_running_mean_and_eps() -> None:
+def test_rmsprop_step_by_hand() -> None:
     # The mean square starts at 0 and keeps 0.99, so it is 0.01 g² after one step.
     expected = START - 0.1 * GRADIENT / (math.sqrt(0.01) * GRADIENT + 0.01)
     assert one_step(optimizer="rmsprop", eps=0.01) == pytest.approx((expected,) * 2)
 
 
-def test_weight_decay_is_decoupled_in_adamw_and_spares_vectors() -> None:
+def test_adamw_weight_decay_is_decoupled_and_skips_vectors() -> None:
     matrix, vector = one_step(optimizer="adamw", weight_decay=0.3, eps=1e-12)
     assert matrix == pytest.approx(START * (1 - 0.1 * 0.3) - 0.1)
     assert vector == pytest.approx(START - 0.1)
@@ -60,13 +60,13 @@ def test_momentum_is_used_by_sgd() -> None:
     assert module.weight.item() == pytest.approx(START - 0.1 * GRADIENT * 2.9)
 
 
-def test_frozen_parameters_are_left_out() -> None:
+def test_frozen_parameters_are_excluded() -> None:
     module = nn.Linear(2, 2)
     module.weight.requires_grad_(False)
     optimizer = build_optimizer(module, TrainingConfig())
     assert [p for group in optimizer.param_groups for p in group["params"]] == [module.bias]
 
 
-def test_a_step_of_adafactor_is_a_share_of_the_parameters() -> None:
-    # The first step is rate · RMS(parameter) · g / RMS(g), here 0.1 · START (Shazeer and Stern).
+def test_adafactor_step_is_relative_to_parameter_scale() -> None:
+    # The first step is lr · RMS(parameter) · g / RMS(g), here 0.1 · START (Shazeer and Stern).
     assert one_step(optimizer="adafactor") == pytest.approx((START * (1 - 0.1),) * 2)

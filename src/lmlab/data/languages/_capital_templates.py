@@ -1,4 +1,4 @@
-"""Sentence templates filled with countries, shared by the Chinese and English `capitals`."""
+"""Sentence templates about capitals (Chinese, English), with the exact distribution of texts."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class SentenceTemplate:
 
 def filled_templates(template: SentenceTemplate) -> Iterator[tuple[str, float]]:
     """Every sentence of the template with its probability given the template."""
-    fitting = [
+    candidates = [
         (country, weight)
         for country, weight in zip(country_table(), country_distribution(), strict=True)
         if country.city_en or not template.names_city
     ]
-    mass = sum(weight for _, weight in fitting)
-    for country, weight in fitting:
+    mass = sum(weight for _, weight in candidates)
+    for country, weight in candidates:
         yield template.fill(country), weight / mass
 
 
@@ -42,9 +42,9 @@ def capitals_truth(
     templates: tuple[SentenceTemplate, ...], *, count_tokens: Callable[[str], int]
 ) -> FiniteTruth:
     """p(text) = Σ p(template) p(country | template) over the pairs that yield the text."""
-    ways = (
+    derivations = (
         (text, template.probability * probability)
         for template in templates
         for text, probability in filled_templates(template)
     )
-    return FiniteTruth(ways, count_tokens=count_tokens)
+    return FiniteTruth(derivations, count_tokens=count_tokens)

@@ -1,4 +1,4 @@
-"""Corpus sampled from a generated language: independent samples for each split."""
+"""Corpora sampled from a known (true) distribution, and finite distributions over texts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class FiniteTruth:
     """
 
     def __init__(
-        self, ways: Iterable[tuple[str, float]], *, count_tokens: Callable[[str], int]
+        self, derivations: Iterable[tuple[str, float]], *, count_tokens: Callable[[str], int]
     ) -> None:
         totals: dict[str, float] = {}
-        for text, weight in ways:
+        for text, weight in derivations:
             totals[text] = totals.get(text, 0.0) + weight
         mass = math.fsum(totals.values())
         assert abs(mass - 1.0) < 1e-9, f"the probabilities of a language sum to {mass}, not to one"
@@ -43,9 +43,9 @@ class FiniteTruth:
 
     def sample(self, generator: np.random.Generator) -> str:
         """Sample one text."""
-        place = int(np.searchsorted(self._cumulative, generator.random(), side="right"))
+        index = int(np.searchsorted(self._cumulative, generator.random(), side="right"))
         # Rounding may leave the last cumulative sum slightly below one.
-        return self._texts[min(place, len(self._texts) - 1)]
+        return self._texts[min(index, len(self._texts) - 1)]
 
 
 TRAIN_SENTENCES = 4_000
@@ -59,7 +59,6 @@ class SampledLanguage(TruthWithLength, Protocol):
 
     def sample(self, generator: np.random.Generator) -> str:
         """Sample one text."""
-        ...
 
 
 def sampled_corpus(
@@ -83,7 +82,7 @@ def sampled_corpus(
         )
     sizes = {"train": sentences, "validation": HELD_OUT_SENTENCES, "test": HELD_OUT_SENTENCES}
     splits = {
-        split: _drawn_split(name, split, truth, size=sizes[split], seed=seed) for split in SPLITS
+        split: _sampled_split(name, split, truth, size=sizes[split], seed=seed) for split in SPLITS
     }
     return Corpus(
         name=name,
@@ -96,7 +95,7 @@ def sampled_corpus(
     )
 
 
-def _drawn_split(name: str, split: str, truth: SampledLanguage, *, size: int, seed: int) -> Split:
+def _sampled_split(name: str, split: str, truth: SampledLanguage, *, size: int, seed: int) -> Split:
     generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(f"{name}/{split}".encode())]))
     texts = [truth.sample(generator) for _ in range(size)]
     # Identity by content, so that no cache outlives a change of the language.

@@ -1,4 +1,4 @@
-"""Capitals in Chinese (中国的首都是北京): real countries and capitals, several templates.
+"""Synthetic sentences on capitals in Chinese (中国的首都是北京), by templates, exact entropy.
 
 Every text's probability is known, p(template) p(country | template), so a model's regret is exact:
 in 甲甲的首都是乙乙 the two masked names depend on each other completely.
@@ -9,11 +9,8 @@ from __future__ import annotations
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.countries import Country, country_table
 from lmlab.data.languages._capital_templates import SentenceTemplate, capitals_truth
 from lmlab.data.languages._sampled_corpus import TRAIN_SENTENCES, FiniteTruth, sampled_corpus
-
-__all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "country_table", "truth"]
 
 DESCRIPTION = "countries and their capitals in Chinese: 中国的首都是北京"
 

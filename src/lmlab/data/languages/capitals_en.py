@@ -1,15 +1,12 @@
-"""Capitals in English ("the capital of China is Beijing"), words as tokens."""
+"""Synthetic sentences on capitals in English ("the capital of China is Beijing"), exact entropy."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.countries import Country, country_table
 from lmlab.data.languages._capital_templates import SentenceTemplate, capitals_truth
 from lmlab.data.languages._sampled_corpus import TRAIN_SENTENCES, FiniteTruth, sampled_corpus
-
-__all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "country_table", "truth"]
 
 DESCRIPTION = "countries and their capitals in English: the capital of China is Beijing"
 
@@ -23,14 +20,10 @@ TEMPLATES = (
 )
 
 
-def _count_words(text: str) -> int:
-    return len(text.split(" "))
-
-
 @cache
 def truth() -> FiniteTruth:
     """The true distribution: probabilities, entropy, samples; a token is a word."""
-    return capitals_truth(TEMPLATES, count_tokens=_count_words)
+    return capitals_truth(TEMPLATES, count_tokens=lambda text: len(text.split(" ")))
 
 
 def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:

@@ -1,4 +1,4 @@
-"""Open-domain questions about capitals; every fifth country is held out.
+"""Open-domain QA pairs about capitals (question, capital); every fifth country is held out.
 
     what is the capital of France ?   →   Paris
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 
 from lmlab.data.corpus import Corpus, Layout, Split
-from lmlab.data.countries import Country, country_table
+from lmlab.data.countries import country_table
 from lmlab.data.readers import Example
 
 DESCRIPTION = "questions for capitals, and answers; every fifth country is held out of training"
@@ -37,7 +37,11 @@ def corpus() -> Corpus:
     parts = {"train": rest, "validation": held_out[1::2], "test": held_out[::2]}
     splits = {}
     for name, chosen in parts.items():
-        examples = [capital_question(each, question) for each in chosen for question in QUESTIONS]
+        examples = [
+            Example(country.capital_en, condition=question.format(country=country.country_en))
+            for country in chosen
+            for question in QUESTIONS
+        ]
         digest = hashlib.blake2b(repr(examples).encode(), digest_size=16).hexdigest()
         identity = f"capitals-questions:{digest}"
         splits[name] = Split.from_list(examples, identity=identity, name=name)
@@ -49,8 +53,3 @@ def corpus() -> Corpus:
         vocabulary_from=tuple(parts),
         description=DESCRIPTION,
     )
-
-
-def capital_question(country: Country, question: str) -> Example:
-    """The capital as target, the question as condition."""
-    return Example(country.capital_en, condition=question.format(country=country.country_en))

@@ -23,7 +23,7 @@ BAR = "|"
 
 @dataclass(frozen=True, kw_only=True)
 class CopyTruth:
-    """Uniform over lengths from `shortest` to `longest`, then over strings of that length."""
+    """Uniform over lengths from `min_length` to `max_length`, then over strings of that length."""
 
     letters: int
     min_length: int
@@ -68,20 +68,20 @@ class CopyTruth:
     def sample(self, generator: np.random.Generator) -> str:
         """Sample a length and the letters, and repeat them."""
         length = int(generator.integers(self.min_length, self.max_length + 1))
-        drawn = [LETTERS[place] for place in generator.integers(self.letters, size=length)]
-        return " ".join([*drawn, BAR, *drawn])
+        letters = [LETTERS[index] for index in generator.integers(self.letters, size=length)]
+        return " ".join([*letters, BAR, *letters])
 
 
 def corpus(
     seed: int = 0,
     *,
     letters: int = 8,
-    shortest: int = 2,
-    longest: int = 6,
+    min_length: int = 2,
+    max_length: int = 6,
     sentences: int = TRAIN_SENTENCES,
 ) -> Corpus:
     """Independent samples; longer strings need longer memory."""
-    truth = CopyTruth(letters=letters, min_length=shortest, max_length=longest)
+    truth = CopyTruth(letters=letters, min_length=min_length, max_length=max_length)
     return sampled_corpus(
         "copy", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
     )

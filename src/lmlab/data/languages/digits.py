@@ -56,8 +56,8 @@ def load_images() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             "the corpus digits comes with scikit-learn, which is not installed here; install it "
             "with pip install 'lmlab[vision]'."
         ) from error
-    found = load_digits()
-    return found.images.astype(np.int64), found.target.astype(np.int64)
+    digits = load_digits()
+    return digits.images.astype(np.int64), digits.target.astype(np.int64)
 
 
 def as_text(image: NDArray[np.int64]) -> str:

@@ -98,21 +98,21 @@ class GrammarTruth:
         while pending:
             symbol = pending.pop()
             if symbol in self.rules:
-                chosen = _choose(self.rules[symbol], generator.random())
-                pending.extend(reversed(chosen.symbols))
+                rule = _choose(self.rules[symbol], generator.random())
+                pending.extend(reversed(rule.symbols))
             else:
                 words.append(symbol)
         return " ".join(words)
 
     def _expected_children(self) -> np.ndarray:
         """M[A, B] = expected number of B in one expansion of A."""
-        place = {name: row for row, name in enumerate(self.rules)}
-        children = np.zeros((len(place), len(place)))
+        index = {name: row for row, name in enumerate(self.rules)}
+        children = np.zeros((len(index), len(index)))
         for name, options in self.rules.items():
             for option in options:
                 for symbol in option.symbols:
-                    if symbol in place:
-                        children[place[name], place[symbol]] += option.probability
+                    if symbol in index:
+                        children[index[name], index[symbol]] += option.probability
         return children
 
     def _expected_total(self, cost: Callable[[GrammarRule], float]) -> float:
@@ -120,8 +120,8 @@ class GrammarTruth:
 
         With cost -log p this is the entropy (Grenander 1967; Chi 1999).
         """
-        own = [sum(o.probability * cost(o) for o in options) for options in self.rules.values()]
-        totals = np.linalg.solve(np.eye(len(own)) - self._children, np.array(own))
+        costs = [sum(o.probability * cost(o) for o in options) for options in self.rules.values()]
+        totals = np.linalg.solve(np.eye(len(costs)) - self._children, np.array(costs))
         return float(totals[list(self.rules).index(self.start)])
 
 

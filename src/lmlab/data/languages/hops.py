@@ -52,23 +52,23 @@ class HopsTruth:
     def log_prob(self, text: str) -> float:
         """The true log-probability in nats, -inf for a text outside the language."""
         words = text.split(" ")
-        told, asked = words[: 2 * self.letters], words[2 * self.letters :]
-        after = dict(zip(told[::2], told[1::2], strict=False))
-        hops = asked.count(QUESTION)
-        if not 1 <= hops <= self.hops or len(asked) != hops + 2 or asked[:hops] != ["?"] * hops:
+        pairs, query = words[: 2 * self.letters], words[2 * self.letters :]
+        after = dict(zip(pairs[::2], pairs[1::2], strict=False))
+        hops = query.count(QUESTION)
+        if not 1 <= hops <= self.hops or len(query) != hops + 2 or query[:hops] != ["?"] * hops:
             return -math.inf
-        if not self._is_ring(after) or asked[hops] not in after:
+        if not self._is_ring(after) or query[hops] not in after:
             return -math.inf
-        return -self.entropy if follow_ring(after, asked[hops], hops) == asked[-1] else -math.inf
+        return -self.entropy if follow_ring(after, query[hops], hops) == query[-1] else -math.inf
 
     def sample(self, generator: np.random.Generator) -> str:
         """Sample the ring, the order of its pairs, the hops and the start."""
-        ring = [LETTERS[place] for place in generator.permutation(self.letters)]
+        ring = [LETTERS[index] for index in generator.permutation(self.letters)]
         after = dict(zip(ring, [*ring[1:], ring[0]], strict=True))
-        order = [ring[place] for place in generator.permutation(self.letters)]
-        told = [word for letter in order for word in (letter, after[letter])]
+        order = [ring[index] for index in generator.permutation(self.letters)]
+        pairs = [word for letter in order for word in (letter, after[letter])]
         hops, start = int(generator.integers(1, self.hops + 1)), ring[0]
-        return " ".join([*told, *[QUESTION] * hops, start, follow_ring(after, start, hops)])
+        return " ".join([*pairs, *[QUESTION] * hops, start, follow_ring(after, start, hops)])
 
     def _is_ring(self, after: dict[str, str]) -> bool:
         """Whether the pairs form a single cycle through all letters."""

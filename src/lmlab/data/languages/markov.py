@@ -1,4 +1,4 @@
-"""Markov chain over a few words with an end state; rows range from flat to peaked.
+"""Markov chain over ten words with an end state, flat to peaked transitions, exact entropy.
 
 p(w₁ … w_T) = π(w₁) Π Q(w_t, w_{t+1}) e(w_T), with Q(w, ·) and e(w) together a distribution.
 """
@@ -34,7 +34,7 @@ class MarkovTruth:
         assert np.allclose([initial.sum(), *steps.sum(1)], 1)
         self.words = tuple(words)
         self.initial, self.steps = initial, steps
-        self._place = {word: row for row, word in enumerate(words)}
+        self._index = {word: row for row, word in enumerate(words)}
         self._cumulative = [_cumulative(row) for row in steps]
         self._cumulative_initial = _cumulative(initial)
         inner = np.eye(len(words)) - steps[:, :-1].T
@@ -45,9 +45,9 @@ class MarkovTruth:
     def log_prob(self, text: str) -> float:
         """The true log-probability of the words and the end, in nats."""
         words = text.split(" ")
-        if any(word not in self._place for word in words):
+        if any(word not in self._index for word in words):
             return -math.inf
-        states = np.array([self._place[word] for word in words])
+        states = np.array([self._index[word] for word in words])
         following = np.append(states[1:], len(self.words))
         with np.errstate(divide="ignore"):  # an impossible transition has log-probability -inf
             return float(
@@ -58,9 +58,9 @@ class MarkovTruth:
         """Sample one sentence, word by word until the end."""
         words: list[str] = []
         row = self._cumulative_initial  # it contains no end: sentences are never empty
-        while (place := bisect_right(row, generator.random())) < len(self.words):
-            words.append(self.words[place])
-            row = self._cumulative[place]
+        while (state := bisect_right(row, generator.random())) < len(self.words):
+            words.append(self.words[state])
+            row = self._cumulative[state]
         return " ".join(words)
 
 
@@ -85,14 +85,14 @@ def truth(*, end: float = 0.2) -> MarkovTruth:
     third, which never does.
     """
     size = len(WORDS)
-    place = np.arange(size)
+    index = np.arange(size)
     # Row i prefers word 3 i + 1: as 3 and 10 are coprime, each word is the favourite of one row.
-    rank = (place[None, :] - 3 * place[:, None] - 1) % size
-    sharpness = 4.0 * place / (size - 1)
+    rank = (index[None, :] - 3 * index[:, None] - 1) % size
+    sharpness = 4.0 * index / (size - 1)
     weights = (1.0 + rank) ** -sharpness[:, None]
-    ends = np.where(place % 3 == 2, 0.0, end)
+    ends = np.where(index % 3 == 2, 0.0, end)
     inner = weights / weights.sum(1, keepdims=True) * (1 - ends)[:, None]
-    initial = (1.0 + place) ** -1.0
+    initial = (1.0 + index) ** -1.0
     return MarkovTruth(WORDS, initial / initial.sum(), np.column_stack([inner, ends]))
 
 

@@ -28,8 +28,8 @@ DOT = "."
 class RecallTruth:
     """Uniform over the number of pairs n, then over distinct keys, values and the query.
 
-    The queried pair is uniform among those followed by `nearest` to `farthest` pairs, as far as
-    there are so many.
+    The queried pair is uniform among those followed by `min_distance` to `max_distance` pairs, as
+    far as there are so many.
     """
 
     keys: int
@@ -51,7 +51,7 @@ class RecallTruth:
                 "recall needs 1 <= min_pairs <= max_pairs <= keys, as keys are distinct, got "
                 f"{self.min_pairs}, {self.max_pairs} and {self.keys}."
             )
-        if not 0 <= self.min_distance < self.min_pairs or self._farthest < self.min_distance:
+        if not 0 <= self.min_distance < self.min_pairs or self._max_distance < self.min_distance:
             raise UserError(
                 "recall needs 0 <= min_distance < min_pairs and min_distance <= max_distance, "
                 f"got min_distance {self.min_distance}, max_distance {self.max_distance} and "
@@ -59,27 +59,27 @@ class RecallTruth:
             )
 
     @property
-    def _farthest(self) -> int:
+    def _max_distance(self) -> int:
         return self.max_pairs - 1 if self.max_distance is None else self.max_distance
 
-    def _askable(self, pairs: int) -> int:
+    def _queryable(self, pairs: int) -> int:
         """How many of so many pairs may be queried."""
-        return min(self._farthest, pairs - 1) - self.min_distance + 1
+        return min(self._max_distance, pairs - 1) - self.min_distance + 1
 
-    def _surprise(self, pairs: int) -> float:
+    def _surprisal(self, pairs: int) -> float:
         """Surprisal -log p of any text with so many pairs: all are equally likely."""
         return (
             math.log(self.max_pairs - self.min_pairs + 1)
             + math.log(math.perm(self.keys, pairs))
             + pairs * math.log(self.values)
-            + math.log(self._askable(pairs))
+            + math.log(self._queryable(pairs))
         )
 
     @property
     def entropy(self) -> float:
         """Nats per text: the mean surprisal over the number of pairs."""
         counts = range(self.min_pairs, self.max_pairs + 1)
-        return math.fsum(self._surprise(pairs) for pairs in counts) / len(counts)
+        return math.fsum(self._surprisal(pairs) for pairs in counts) / len(counts)
 
     @property
     def expected_tokens(self) -> float:
@@ -95,16 +95,16 @@ class RecallTruth:
         keys, values = words[: 2 * pairs : 2], words[1 : 2 * pairs : 2]
         if not self._are_known(keys, values):
             return -math.inf
-        newest = pairs - 1 - self.min_distance
-        possible = {self._text(keys, values, newest - i) for i in range(self._askable(pairs))}
-        return -self._surprise(pairs) if text in possible else -math.inf
+        last = pairs - 1 - self.min_distance
+        possible = {self._text(keys, values, last - i) for i in range(self._queryable(pairs))}
+        return -self._surprisal(pairs) if text in possible else -math.inf
 
     def sample(self, generator: np.random.Generator) -> str:
         """Sample the number of pairs, the keys, the values and the query."""
         pairs = int(generator.integers(self.min_pairs, self.max_pairs + 1))
-        keys = [KEYS[place] for place in generator.permutation(self.keys)[:pairs]]
+        keys = [KEYS[index] for index in generator.permutation(self.keys)[:pairs]]
         values = [str(value) for value in generator.integers(self.values, size=pairs)]
-        distance = self.min_distance + int(generator.integers(self._askable(pairs)))
+        distance = self.min_distance + int(generator.integers(self._queryable(pairs)))
         return self._text(keys, values, pairs - 1 - distance)
 
     def _are_known(self, keys: list[str], values: list[str]) -> bool:
@@ -114,9 +114,9 @@ class RecallTruth:
             and {str(value) for value in range(self.values)}.issuperset(values)
         )
 
-    def _text(self, keys: list[str], values: list[str], asked: int) -> str:
-        told = [word for pair in zip(keys, values, strict=True) for word in pair]
-        return " ".join([*told, *[DOT] * self.gap, QUESTION, keys[asked], values[asked]])
+    def _text(self, keys: list[str], values: list[str], query: int) -> str:
+        pairs = [word for pair in zip(keys, values, strict=True) for word in pair]
+        return " ".join([*pairs, *[DOT] * self.gap, QUESTION, keys[query], values[query]])
 
 
 def corpus(
@@ -124,14 +124,14 @@ def corpus(
     *,
     keys: int = 6,
     values: int = 4,
-    fewest: int = 2,
-    most: int = 3,
-    nearest: int = 0,
-    farthest: int | None = None,
+    min_pairs: int = 2,
+    max_pairs: int = 3,
+    min_distance: int = 0,
+    max_distance: int | None = None,
     gap: int = 0,
     sentences: int = TRAIN_SENTENCES,
 ) -> Corpus:
-    """Independent samples; `nearest`, `farthest` (in pairs) and `gap` (in words) set the distance.
+    """Independent samples; distances are in pairs, `gap` is in words.
 
     The defaults are what an LSTM of width 128 begins to learn within a minute; with eight keys,
     eight values and four pairs it memorises the sentences before it learns to recall.
@@ -139,10 +139,10 @@ def corpus(
     truth = RecallTruth(
         keys=keys,
         values=values,
-        min_pairs=fewest,
-        max_pairs=most,
-        min_distance=nearest,
-        max_distance=farthest,
+        min_pairs=min_pairs,
+        max_pairs=max_pairs,
+        min_distance=min_distance,
+        max_distance=max_distance,
         gap=gap,
     )
     return sampled_corpus(

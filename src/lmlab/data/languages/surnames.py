@@ -40,12 +40,12 @@ ENDINGS = {
 @cache
 def truth() -> FiniteTruth:
     """The true distribution; a token is a character."""
-    ways = (
-        (beginning + word, 1 / (len(ENDINGS) * len(words)))
-        for beginning, words in ENDINGS.items()
+    derivations = (
+        (context + word, 1 / (len(ENDINGS) * len(words)))
+        for context, words in ENDINGS.items()
         for word in words
     )
-    return FiniteTruth(ways, count_tokens=len)
+    return FiniteTruth(derivations, count_tokens=len)
 
 
 def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:

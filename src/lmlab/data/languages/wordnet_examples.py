@@ -1,4 +1,4 @@
-"""WordNet examples paired with the documents that answer them: training data for a retriever.
+"""WordNet example sentences with the word blanked out, paired with its gloss: retriever training.
 
     we ___ without water and food for 3 days    →    survive , last , live , … , go : continue to …
 

@@ -8,17 +8,14 @@ the gloss of its synset, one of the documents called `wordnet`. Splits are by sy
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from lmlab.data.corpus import Corpus
-from lmlab.data.wordnet.cloze_questions import ClozeQuestion, cloze_question_corpus
+from lmlab.data.wordnet.cloze_questions import cloze_question_corpus
 
 DESCRIPTION = "WordNet's examples with a blank, and the word that is left out"
 
 
 def corpus() -> Corpus:
     """42,491 questions for training, 1,980 for validation and 2,041 for test."""
-    return cloze_question_corpus("questions", answer_of, description=DESCRIPTION)
-
-
-def answer_of(question: ClozeQuestion) -> str:
-    """The blanked-out word."""
-    return question.answer
+    return cloze_question_corpus("questions", attrgetter("answer"), description=DESCRIPTION)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-from lmlab.data.corpus import SPLITS, Corpus, Layout, Split
-from lmlab.data.lines import ReadingReport
+from lmlab.data.corpus import SPLITS, Corpus, Layout
 from lmlab.data.readers import Example
-from lmlab.data.wordnet.database import data_hash, load_wordnet
-from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
-from lmlab.data.wordnet.inflections import find_lemma
+from lmlab.data.wordnet.database import load_wordnet
+from lmlab.data.wordnet.glosses import split_by_hash, tokenize_gloss, wordnet_corpus
+from lmlab.data.wordnet.inflections import find_longest_lemma
 from lmlab.data.wordnet.synsets import Synset
 
 QUESTION_BLANK = "___"
@@ -41,9 +39,11 @@ def cloze_questions(split: str) -> Iterator[ClozeQuestion]:
     """
     seen = set[str]().union(*map(_texts, SPLITS[: SPLITS.index(split)]))
     for synset, _, examples in load_wordnet().glosses():
-        if examples and split_of(synset) == split:
+        if examples and split_by_hash(synset) == split:
             yield from (
-                each for each in synset_questions(load_wordnet()[synset]) if each.text not in seen
+                question
+                for question in synset_questions(load_wordnet()[synset])
+                if question.text not in seen
             )
 
 
@@ -54,42 +54,18 @@ def _texts(split: str) -> frozenset[str]:
 
 def synset_questions(synset: Synset) -> Iterator[ClozeQuestion]:
     """Cloze questions from the examples of a synset that contain one of its lemmas."""
-    lemmas = sorted(map(tokenize_gloss, synset.lemmas), key=lambda lemma: -len(lemma.split()))
     for words in (tokenize_gloss(example).split() for example in synset.examples):
-        for lemma in lemmas:
-            places = find_lemma(words, lemma, synset.part_of_speech)
-            if places is not None:
-                first, last = places
-                blanked = [*words[:first], QUESTION_BLANK, *words[last + 1 :]]
-                if len(blanked) > 1:
-                    yield ClozeQuestion(synset=synset.id, text=" ".join(blanked), answer=lemma)
-                break
+        if match := find_longest_lemma(words, synset):
+            lemma, first, last = match
+            blanked = [*words[:first], QUESTION_BLANK, *words[last + 1 :]]
+            if len(blanked) > 1:
+                yield ClozeQuestion(synset=synset.id, text=" ".join(blanked), answer=lemma)
 
 
 def gloss_text(synset: Synset) -> str:
     """The lemmas of a synset and their definition: a document of `retrieval.documents`."""
     title = " , ".join(map(tokenize_gloss, synset.lemmas))
     return tokenize_gloss(f"{title} : {synset.definition}")
-
-
-@dataclass(frozen=True)
-class ClozeQuestionReader:
-    """Reader of the questions of one split, as conditions of texts."""
-
-    split: str
-    kind: str
-    """Kind of the texts, for cache keys."""
-    text: Callable[[ClozeQuestion], str]
-
-    def read(self, report: ReadingReport) -> Iterator[Example]:
-        for question in cloze_questions(self.split):
-            yield Example(self.text(question), condition=question.text, name=question.synset)
-
-    def identity(self) -> str:
-        return f"wordnet-{self.kind}:{data_hash()}:{VERSION}:{self.split}"
-
-    def files(self) -> Sequence[Path]:
-        return ()
 
 
 def cloze_question_corpus(
@@ -100,9 +76,15 @@ def cloze_question_corpus(
     Subword tokens by default: splits are by synset, so 39 % of the answers to test questions
     contain a word seen less than twice in training, which a word-level model cannot represent.
     """
-    return Corpus(
-        name=f"wordnet-{kind}",
-        splits={name: Split(ClozeQuestionReader(name, kind, text), name=name) for name in SPLITS},
+
+    def examples(split: str) -> Iterator[Example]:
+        for question in cloze_questions(split):
+            yield Example(text(question), condition=question.text, name=question.synset)
+
+    return wordnet_corpus(
+        f"wordnet-{kind}",
+        examples,
+        version=VERSION,
         layout=Layout(kind="pairs"),
         tokenizer="wordpiece",
         description=description,

@@ -1,4 +1,4 @@
-"""Compact WordNet file: one line per synset, then one per irregular form, gzipped.
+"""Compact WordNet file, decoded: one gzipped line per synset, then one per irregular form.
 
     lmlab-wordnet 1
     02084071-n . 5 ⇥ dog 1 42 0|domestic_dog 1 … ⇥ @ 02083346-n|… ⇥ definition ⇥ example ⇥ example
@@ -13,8 +13,7 @@ and target's word, without the words for whole synsets. The output is determinis
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from lmlab.core.errors import UserError
 from lmlab.data.wordnet.synsets import RELATIONS, Relation, Sense, Synset
@@ -24,19 +23,9 @@ FILE_HEADER = "lmlab-wordnet 1"
 Exceptions = Mapping[str, Mapping[str, tuple[str, ...]]]
 """Irregular forms by part of speech: `exceptions["n"]["wolves"] == ("wolf",)`."""
 
-_SYMBOLS = {name: symbol for symbol, name in RELATIONS.items()}
-
-
-def encode_synset(synset: Synset) -> str:
-    """Encode a synset as a line."""
-    head = f"{synset.id} {'s' if synset.satellite else '.'} {synset.file}"
-    senses = "|".join(map(_encode_sense, synset.senses))
-    relations = "|".join(map(_encode_relation, synset.relations))
-    return "\t".join([head, senses, relations, synset.definition, *synset.examples])
-
 
 def decode_synset(line: str) -> Synset:
-    """Decode a line: `decode_synset(encode_synset(synset)) == synset`."""
+    """Decode a line; `scripts/build_wordnet.py` encodes them."""
     head, senses, relations, definition, *examples = line.split("\t")
     name, satellite, file = head.split(" ")
     return Synset(
@@ -69,15 +58,6 @@ def decode_targets(column: str) -> list[tuple[str, str]]:
     return [(field[0], field[1]) for field in fields]
 
 
-def write_compact(path: Path, synsets: Iterable[Synset], exceptions: Exceptions) -> None:
-    """Write the file, without timestamps or paths."""
-    lines = [FILE_HEADER, *map(encode_synset, synsets), ""]
-    for part, forms in exceptions.items():
-        lines += ["\t".join([part, form, *lemmas]) for form, lemmas in forms.items()]
-    text = "\n".join(lines) + "\n"
-    path.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
-
-
 def read_compact(data: bytes) -> tuple[dict[str, str], Exceptions]:
     """The undecoded lines of the synsets by id, and the irregular forms."""
     text = gzip.decompress(data).decode()
@@ -92,12 +72,6 @@ def read_compact(data: bytes) -> tuple[dict[str, str], Exceptions]:
     return {line[: line.index(" ")]: line for line in synsets.split("\n")}, exceptions
 
 
-def _encode_sense(sense: Sense) -> str:
-    marker = f" {sense.marker}" if sense.marker else ""
-    lemma = sense.lemma.replace(" ", "_")
-    return f"{lemma} {sense.number} {sense.count} {sense.lex_id}{marker}"
-
-
 def _decode_sense(text: str) -> Sense:
     lemma, number, count, lex_id, *marker = text.split(" ")
     return Sense(
@@ -107,11 +81,6 @@ def _decode_sense(text: str) -> Sense:
         lex_id=int(lex_id),
         marker=marker[0] if marker else "",
     )
-
-
-def _encode_relation(relation: Relation) -> str:
-    words = f" {relation.word} {relation.target_word}" if relation.word else ""
-    return f"{_SYMBOLS[relation.kind]} {relation.target}{words}"
 
 
 def _decode_relation(text: str) -> Relation:

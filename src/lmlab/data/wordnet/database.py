@@ -1,4 +1,4 @@
-"""WordNet database: synsets by id, senses by lemma."""
+"""WordNet database: synsets by id, senses by lemma, sense keys; loads the shipped WordNet 3.0."""
 
 from __future__ import annotations
 
@@ -61,11 +61,14 @@ class WordNet(Mapping[str, Synset]):
         Lemmas are lower-cased, so that capitalised words are found.
         """
         order = {part: rank for rank, part in enumerate(PARTS_OF_SPEECH)}
-        found: dict[str, set[tuple[int, int, str]]] = {}
+        found_senses: dict[str, set[tuple[int, int, str]]] = {}
         for name, line in self._lines.items():
             for lemma, number in compact_format.decode_numbers(line.split("\t", 2)[1]):
-                found.setdefault(lemma.lower(), set()).add((order[name[-1]], number, name))
-        return {lemma: tuple(name for *_, name in sorted(at)) for lemma, at in found.items()}
+                found_senses.setdefault(lemma.lower(), set()).add((order[name[-1]], number, name))
+        return {
+            lemma: tuple(name for *_, name in sorted(senses))
+            for lemma, senses in found_senses.items()
+        }
 
     def find(self, lemma: str, part_of_speech: str | None = None) -> tuple[Synset, ...]:
         """The synsets of a lemma, most frequent sense first; empty for an unknown lemma."""

@@ -1,13 +1,14 @@
-"""WordNet's definitions and examples as a corpus of English sentences."""
+"""WordNet definitions and examples as a corpus of English sentences: tokenised, split by hash."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from lmlab.data.corpus import SPLITS, Corpus, Split
 from lmlab.data.lines import ReadingReport
@@ -31,45 +32,46 @@ def tokenize_gloss(text: str) -> str:
     return " ".join(_TOKEN.findall(text.lower()))
 
 
-def split_of(synset: str) -> str:
-    """The split of a synset's texts, by a hash of its id: 90 % train, 5 % validation, 5 % test.
+def split_by_hash(key: str) -> str:
+    """The split of a synset (by its id) or a sentence: 90 % train, 5 % validation, 5 % test.
 
-    Examples are in the split of their definition, and a synset's split does not depend on the other
-    synsets.
+    Examples are in the split of their synset's definition; no split depends on other synsets.
     """
-    place = zlib.crc32(synset.encode()) % 100
-    return "train" if place < 90 else "validation" if place < 95 else "test"
+    bucket = zlib.crc32(key.encode()) % 100
+    return "train" if bucket < 90 else "validation" if bucket < 95 else "test"
 
 
-@dataclass(frozen=True)
-class GlossReader:
-    """Reader of the definitions and examples of one split, in synset order."""
+@dataclass(frozen=True, kw_only=True)
+class WordNetReader:
+    """Reader of one split of a corpus made from WordNet."""
 
+    name: str
     split: str
+    version: int
+    """Incremented whenever the texts made from the same WordNet change, to invalidate caches."""
+    examples: Callable[[str], Iterable[Example]]
+    """The examples of a split, in synset order."""
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
-        yield from map(Example, texts_by_split()[self.split])
+        yield from self.examples(self.split)
 
     def identity(self) -> str:
-        return f"wordnet:{data_hash()}:{VERSION}:{self.split}"
+        return f"{self.name}:{data_hash()}:{self.version}:{self.split}"
 
     def files(self) -> Sequence[Path]:
         return ()
 
 
-def gloss_corpus(description: str) -> Corpus:
-    """The corpus of all splits; loaded lazily.
-
-    More than a third of the words occur once in 1.5 million, so words seen once in training are
-    <unk> by default.
-    """
-    return Corpus(
-        name="wordnet",
-        splits={name: Split(GlossReader(name), name=name) for name in SPLITS},
-        tokenizer="word",
-        min_count=2,
-        description=description,
-    )
+def wordnet_corpus(
+    name: str, examples: Callable[[str], Iterable[Example]], *, version: int, **options: Any
+) -> Corpus:
+    """A corpus made from WordNet, all splits loaded lazily; `options` are fields of `Corpus`."""
+    readers = {
+        split: WordNetReader(name=name, split=split, version=version, examples=examples)
+        for split in SPLITS
+    }
+    splits = {split: Split(reader, name=split) for split, reader in readers.items()}
+    return Corpus(name=name, splits=splits, **options)
 
 
 @cache
@@ -77,10 +79,10 @@ def texts_by_split() -> dict[str, tuple[str, ...]]:
     """The texts of each split; held-out duplicates of an earlier split are left out."""
     texts: dict[str, list[str]] = {name: [] for name in SPLITS}
     for synset, definition, examples in load_wordnet().glosses():
-        texts[split_of(synset)] += map(tokenize_gloss, (definition, *examples))
+        texts[split_by_hash(synset)] += map(tokenize_gloss, (definition, *examples))
     seen: set[str] = set()
-    kept = {}
+    unique = {}
     for name in SPLITS:
-        kept[name] = tuple(text for text in texts[name] if text not in seen)
-        seen.update(kept[name])
-    return kept
+        unique[name] = tuple(text for text in texts[name] if text not in seen)
+        seen.update(unique[name])
+    return unique

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from lmlab.data.wordnet.database import load_wordnet
+from lmlab.data.wordnet.glosses import tokenize_gloss
+from lmlab.data.wordnet.synsets import Synset
 
 ENDINGS: dict[str, tuple[tuple[str, str], ...]] = {
     "n": (
@@ -67,8 +69,17 @@ def find_lemma(words: Sequence[str], lemma: str, part_of_speech: str) -> tuple[i
             return start, start + len(others)
     for start in starts:
         if first in base_forms(lower[start], part_of_speech) and all(
-            other in base_forms(lower[start + place], part_of_speech)
-            for place, other in enumerate(others, 1)
+            other in base_forms(lower[start + offset], part_of_speech)
+            for offset, other in enumerate(others, 1)
         ):
             return start, start + len(others)
+    return None
+
+
+def find_longest_lemma(words: Sequence[str], synset: Synset) -> tuple[str, int, int] | None:
+    """The longest lemma of a synset that occurs in a text, and its first and last word index."""
+    lemmas = sorted(map(tokenize_gloss, synset.lemmas), key=lambda lemma: -len(lemma.split()))
+    for lemma in lemmas:
+        if span := find_lemma(words, lemma, synset.part_of_speech):
+            return lemma, *span
     return None

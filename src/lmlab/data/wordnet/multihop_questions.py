@@ -67,12 +67,12 @@ def split_of_entity(name: str) -> str:
     50 % train, 20 % validation, 30 % test. Entities that are only named, as answers, may occur in
     several splits.
     """
-    place = zlib.crc32(b"hops " + name.encode()) % 10
-    return "train" if place < 5 else "validation" if place < 7 else "test"
+    bucket = zlib.crc32(b"hops " + name.encode()) % 10
+    return "train" if bucket < 5 else "validation" if bucket < 7 else "test"
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Entity:
     """Facts and paragraph of an entity."""
 
     facts: Mapping[str, tuple[str, ...]]
@@ -84,20 +84,20 @@ class WordNetEntities(Mapping[str, str]):
 
     def __init__(self, wordnet: WordNet) -> None:
         self._wordnet = wordnet
-        self._known: dict[str, _Known] = {}
+        self._entities: dict[str, _Entity] = {}
 
     @cached_property
     def _synsets(self) -> dict[str, str]:
         """Synset of each noun's most frequent sense, by name."""
-        found: dict[str, str] = {}
+        synsets: dict[str, str] = {}
         for synset, senses in self._wordnet.senses("n"):
             for sense in senses:
                 name = tokenize_gloss(sense.lemma)
-                fits = name and len(name.split()) <= MAX_NAME_WORDS and name not in found
+                fits = name and len(name.split()) <= MAX_NAME_WORDS and name not in synsets
                 if sense.number == 1 and fits:
-                    found[name] = synset
+                    synsets[name] = synset
                     break
-        return found
+        return synsets
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -110,42 +110,42 @@ class WordNetEntities(Mapping[str, str]):
         return len(self._synsets)
 
     def __getitem__(self, name: str) -> str:
-        return self._know(name).paragraph
+        return self._entity(name).paragraph
 
     def facts(self, name: str) -> Mapping[str, tuple[str, ...]]:
         """The facts in an entity's paragraph: objects by relation word, in order."""
-        return self._know(name).facts
+        return self._entity(name).facts
 
-    def _know(self, name: str) -> _Known:
-        if name not in self._known:
+    def _entity(self, name: str) -> _Entity:
+        if name not in self._entities:
             synset = self._wordnet[self._synsets[name]]
-            facts = self._told(synset, seed=zlib.crc32(name.encode()))
+            facts = self._stated_facts(synset, seed=zlib.crc32(name.encode()))
             pairs = [(word, target) for word, targets in facts.items() for target in targets]
             sentences = [
-                RELATION_SENTENCES[word][1].format(subject="it" if place else name, object=target)
-                for place, (word, target) in enumerate(pairs)
+                RELATION_SENTENCES[word][1].format(subject="it" if index else name, object=target)
+                for index, (word, target) in enumerate(pairs)
             ]
             gloss = tokenize_gloss(synset.definition).split()[:MAX_GLOSS_WORDS]
-            self._known[name] = _Known(facts, " ".join([*sentences, *gloss, "."]))
-        return self._known[name]
+            self._entities[name] = _Entity(facts, " ".join([*sentences, *gloss, "."]))
+        return self._entities[name]
 
-    def _told(self, synset: Synset, *, seed: int) -> dict[str, tuple[str, ...]]:
-        words, told, count = list(RELATION_SENTENCES), {}, 0
+    def _stated_facts(self, synset: Synset, *, seed: int) -> dict[str, tuple[str, ...]]:
+        words, facts, count = list(RELATION_SENTENCES), {}, 0
         Random(seed).shuffle(words)
         for word in words:
             targets = dict.fromkeys(synset.related(RELATION_SENTENCES[word][0]))
-            named = tuple(self._names[each] for each in targets if each in self._names)
+            named = tuple(self._names[target] for target in targets if target in self._names)
             if 1 <= len(named) <= MAX_OBJECTS and count + len(named) <= MAX_FACTS:
-                told[word] = named
+                facts[word] = named
                 count += len(named)
-        return told
+        return facts
 
     def states(self, name: str, word: str, target: str) -> bool:
         """Whether the first mention of the target in the paragraph is in this fact's sentence."""
         paragraph, ending = self[name], RELATION_SENTENCES[word][1].rpartition("{subject}")[2]
-        found = find_entity_name(paragraph, target)
-        told = ending.format(object=target).strip()
-        return found is not None and sentence_around(paragraph, *found).endswith(told)
+        span = find_entity_name(paragraph, target)
+        clause = ending.format(object=target).strip()
+        return span is not None and sentence_around(paragraph, *span).endswith(clause)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,22 +165,22 @@ def relation_chains(
     """Relation words that lead from an entity to a unique answer, via entities of the split."""
 
     def walk(level: frozenset[str], words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        left = hops - len(words)
+        remaining = hops - len(words)
         for word in dict.fromkeys(word for name in sorted(level) for word in world.facts(name)):
             # After a hop the clue states the relation that led there, so two hops by the same
             # relation before the last would be indistinguishable.
-            if left > 1 and word in words[-1:]:
+            if remaining > 1 and word in words[-1:]:
                 continue
-            onward = _led_to(world, level, word)
-            if left == 1 and len(onward) == 1:
+            onward = _objects(world, level, word)
+            if remaining == 1 and len(onward) == 1:
                 yield (*words, word)
-            elif left > 1 and all(split_of_entity(name) == split for name in onward):
+            elif remaining > 1 and all(split_of_entity(name) == split for name in onward):
                 yield from walk(onward, (*words, word))
 
     yield from walk(frozenset([start]), ())
 
 
-def _led_to(world: WordNetEntities, level: Iterable[str], word: str) -> frozenset[str]:
+def _objects(world: WordNetEntities, level: Iterable[str], word: str) -> frozenset[str]:
     return frozenset(target for name in level for target in world.facts(name).get(word, ()))
 
 
@@ -207,8 +207,8 @@ def follow_relations(
         alive = frozenset(a for a, b in steps if b in alive)
     if len(everything) > 2 + MAX_HOPS or any(len(world.facts(a)) < 2 for a, _ in path):
         return None
-    told = zip(words, edges, strict=True)
-    if not all(world.states(a, word, b) for word, steps in told for a, b in steps):
+    labelled_edges = zip(words, edges, strict=True)
+    if not all(world.states(a, word, b) for word, steps in labelled_edges for a, b in steps):
         return None
     [answer] = levels[-1]
     return RelationPath(answer=answer, path=tuple(path), hops=tuple(hops))
@@ -216,36 +216,36 @@ def follow_relations(
 
 def chain_question(world: WordNetEntities, start: str, words: Sequence[str]) -> Row | None:
     """The question for a chain of relations, with answer, path and distractors."""
-    ways = follow_relations(world, start, words)
-    if ways is None:
+    result = follow_relations(world, start, words)
+    if result is None:
         return None
-    asked = " of ".join(f"the {word}" for word in reversed(words))
+    description = " of ".join(f"the {word}" for word in reversed(words))
     return {
-        "question": f"what is {asked} of {start} ?",
+        "question": f"what is {description} of {start} ?",
         "kind": {2: "two-hop", 3: "three-hop"}[len(words)],
         "start": [start],
-        "answer": ways.answer,
-        "path": [list(edge) for edge in ways.path],
-        "hops": [list(edge) for edge in ways.hops],
-        "irrelevant": _irrelevant(world, [a for a, _ in ways.path], words),
+        "answer": result.answer,
+        "path": [list(edge) for edge in result.path],
+        "hops": [list(edge) for edge in result.hops],
+        "irrelevant": _distractors(world, [a for a, _ in result.path], words),
     }
 
 
-def _irrelevant(
-    world: WordNetEntities, read: Sequence[str], asked: Sequence[str]
+def _distractors(
+    world: WordNetEntities, visited: Sequence[str], relations: Sequence[str]
 ) -> list[list[str]]:
     """Distractors: entities named in paragraphs by relations not in the question, at most three."""
-    found = [
+    edges = [
         [name, target]
-        for name in dict.fromkeys(read)
+        for name in dict.fromkeys(visited)
         for word, targets in world.facts(name).items()
         for target in targets[:1]
-        if word not in asked and target not in read and world.states(name, word, target)
+        if word not in relations and target not in visited and world.states(name, word, target)
     ]
-    return found[:: max(1, len(found) // 3)][:3]
+    return edges[:: max(1, len(edges) // 3)][:3]
 
 
-class _Drawing:
+class _QuestionSampler:
     """Samples the questions of one split."""
 
     def __init__(self, world: WordNetEntities, split: str, names: Sequence[str], seed: int) -> None:
@@ -299,7 +299,7 @@ class _Drawing:
             first, second = self._pair(siblings[kind], siblings[kind if both else other])
             if kind in (first, second) or (not both and find_entity_name(self.world[second], kind)):
                 continue
-            rows.append(self._compared(kind, first, second, alternative=alternative, both=both))
+            rows.append(self._comparison(kind, first, second, alternative=alternative, both=both))
         return rows
 
     def _siblings(self, count: int) -> dict[str, list[str]]:
@@ -320,7 +320,7 @@ class _Drawing:
             second[int(self.generator.integers(len(second)))],
         )
 
-    def _compared(
+    def _comparison(
         self, kind: str, first: str, second: str, *, alternative: bool, both: bool
     ) -> Row:
         start = [first, second]
@@ -337,7 +337,7 @@ class _Drawing:
             "path": [[name, kind] for name in (start if both else [first])],
             "hops": [],
             "irrelevant": [
-                edge for edge in _irrelevant(self.world, start, ["kind"]) if edge[1] != kind
+                edge for edge in _distractors(self.world, start, ["kind"]) if edge[1] != kind
             ],
         }
 
@@ -356,30 +356,31 @@ def multihop_questions(
     Entities whose paragraphs are read are in one split only. Deterministic given the seed; about
     fifteen seconds for `QUESTION_COUNTS`.
     """
-    here = wordnet_entities()
-    names = sorted(here)
+    entities = wordnet_entities()
+    names = sorted(entities)
     splits = {
-        split: _Drawing(here, split, names, seed).rows(size)
+        split: _QuestionSampler(entities, split, names, seed).rows(size)
         for split, size in (sizes or QUESTION_COUNTS).items()
     }
     for rows in splits.values():
         for row in rows:
-            row["paragraphs"] = question_paragraphs(here, row)
+            row["paragraphs"] = question_paragraphs(entities, row)
     return splits
 
 
-def question_paragraphs(here: WordNetEntities, row: Row) -> dict[str, str]:
+def question_paragraphs(entities: WordNetEntities, row: Row) -> dict[str, str]:
     """Paragraphs of the entities of a question, and of those named in the start paragraphs.
 
     Of the leaf entities, one in eight has no paragraph.
     """
     edges = [*row["path"], *row["hops"], *row["irrelevant"]]
-    read = dict.fromkeys([*row["start"], *(name for edge in edges for name in edge)])
-    told = {*row["start"], *(a for a, _ in edges), *(b for _, b in row["hops"])}
-    named = [t for name in row["start"] for told in here.facts(name).values() for t in told]
-    found = {}
-    for name in dict.fromkeys([*read, *named]):
-        known = name in told or zlib.crc32(f"known {name}".encode()) % 8
-        if name in here and known:
-            found[name] = here[name]
-    return found
+    visited = dict.fromkeys([*row["start"], *(name for edge in edges for name in edge)])
+    explored = {*row["start"], *(a for a, _ in edges), *(b for _, b in row["hops"])}
+    facts = [entities.facts(name).values() for name in row["start"]]
+    named = [target for objects in facts for targets in objects for target in targets]
+    paragraphs = {}
+    for name in dict.fromkeys([*visited, *named]):
+        known = name in explored or zlib.crc32(f"known {name}".encode()) % 8
+        if name in entities and known:
+            paragraphs[name] = entities[name]
+    return paragraphs

@@ -46,12 +46,12 @@ def similar_nouns(*, seed: int = 0) -> tuple[SimilarityPair, ...]:
         distance = _distance(ancestors[first], ancestors[second])
         by_distance.setdefault(min(distance, MAX_PATH), []).append((first, second))
     generator, pairs = np.random.default_rng(seed), []
-    for distance, found in sorted(by_distance.items()):
-        chosen = generator.permutation(len(found))[:PER_DISTANCE]
+    for distance, candidates in sorted(by_distance.items()):
+        chosen = generator.permutation(len(candidates))[:PER_DISTANCE]
         for index in sorted(chosen):
-            first, second = found[index]
-            similar = SimilarityPair(first=first, second=second, similarity=1 / (1 + distance))
-            pairs.append(similar)
+            first, second = candidates[index]
+            pair = SimilarityPair(first=first, second=second, similarity=1 / (1 + distance))
+            pairs.append(pair)
     return tuple(pairs)
 
 
@@ -62,30 +62,30 @@ def _frequent(wordnet: WordNet) -> dict[str, str]:
         for sense in senses:
             if sense.lemma.isalpha() and sense.lemma.islower():
                 counts.setdefault(sense.lemma, {})[name] = sense.count
-    clear = {
-        word: (sum(each.values()), max(each, key=each.__getitem__))
-        for word, each in counts.items()
-        if 2 * max(each.values()) >= sum(each.values()) > 0
+    dominant = {
+        word: (sum(sense_counts.values()), max(sense_counts, key=sense_counts.__getitem__))
+        for word, sense_counts in counts.items()
+        if 2 * max(sense_counts.values()) >= sum(sense_counts.values()) > 0
     }
-    ordered = sorted(clear, key=lambda word: (-clear[word][0], word))
-    return {word: clear[word][1] for word in ordered[:NOUN_COUNT]}
+    ordered = sorted(dominant, key=lambda word: (-dominant[word][0], word))
+    return {word: dominant[word][1] for word in ordered[:NOUN_COUNT]}
 
 
 def _ancestors(wordnet: WordNet, name: str) -> dict[str, int]:
     """All hypernym ancestors of a synset, itself included, with their distances."""
-    steps, edge = {name: 0}, [name]
-    while edge:
-        above = []
-        for each in edge:
-            synset = wordnet[each]
+    steps, frontier = {name: 0}, [name]
+    while frontier:
+        parents = []
+        for current in frontier:
+            synset = wordnet[current]
             for parent in synset.related("hypernym") + synset.related("instance hypernym"):
                 if parent not in steps:
-                    steps[parent] = steps[each] + 1
-                    above.append(parent)
-        edge = above
+                    steps[parent] = steps[current] + 1
+                    parents.append(parent)
+        frontier = parents
     return steps
 
 
-def _distance(one: Mapping[str, int], other: Mapping[str, int]) -> int:
+def _distance(first: Mapping[str, int], second: Mapping[str, int]) -> int:
     """Shortest path between two synsets through a common ancestor; all nouns share the root."""
-    return min(one[shared] + other[shared] for shared in one.keys() & other.keys())
+    return min(first[shared] + second[shared] for shared in first.keys() & second.keys())

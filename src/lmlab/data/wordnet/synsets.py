@@ -1,4 +1,4 @@
-"""WordNet's data model: synsets with their senses, glosses and relations (Fellbaum 1998)."""
+"""WordNet's data model: synsets, senses, relations and sense keys (Fellbaum 1998)."""
 
 from __future__ import annotations
 

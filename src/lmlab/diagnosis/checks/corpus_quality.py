@@ -1,4 +1,4 @@
-"""Corpus quality checks: duplicates, leakage between splits, unknown tokens, size."""
+"""Corpus checks: duplicates, leakage between splits, unknown tokens, size, no held-out split."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ MIN_TOKENS = 1000
 
 def leakage_between_splits(evidence: RunEvidence) -> Finding | None:
     """Leakage: held-out texts that occur in the training data."""
-    texts = _drawn_by_nobody(evidence)
+    texts = _natural_texts(evidence)
     if texts.held_out is None or texts.split is None:
         raise NotApplicable("nothing is held out")
-    train, _ = _counted(texts, "train")
-    held_out, total = _counted(texts, texts.split)
-    seen = held_out.seen_in(train)
-    share = seen / max(total, 1)
+    train, _ = _count_duplicates(texts, "train")
+    held_out, total = _count_duplicates(texts, texts.split)
+    leaked = held_out.seen_in(train)
+    share = leaked / max(total, 1)
     if share < MAX_LEAKED:
         return None
     return Finding(
         name="leakage between splits",
         severity="serious",
-        observed=f"{seen:,} of {total:,} {texts.split} texts ({share:.1%}) also occur in train",
+        observed=f"{leaked:,} of {total:,} {texts.split} texts ({share:.1%}) also occur in train",
         why="the held-out loss is partly that of memorised text, and too low",
         suggestions=("remove from train what is held out", "remove duplicates before splitting"),
-        numbers={"share": share, "texts": float(seen)},
+        numbers={"share": share, "texts": float(leaked)},
     )
 
 
 def repeated_training_texts(evidence: RunEvidence) -> Finding | None:
     """Duplicate texts in train."""
-    texts = _drawn_by_nobody(evidence)
-    counter, total = _counted(texts, "train")
+    texts = _natural_texts(evidence)
+    counter, total = _count_duplicates(texts, "train")
     share = counter.duplicates / max(total, 1)
     if share < MAX_REPEATED:
         return None
@@ -59,7 +59,7 @@ def repeated_training_texts(evidence: RunEvidence) -> Finding | None:
     )
 
 
-def _drawn_by_nobody(evidence: RunEvidence) -> TokenizedSplits:
+def _natural_texts(evidence: RunEvidence) -> TokenizedSplits:
     """The texts, if natural: in a generated language probable ones must repeat."""
     texts = evidence.texts
     if texts.corpus.truth is not None:
@@ -67,7 +67,7 @@ def _drawn_by_nobody(evidence: RunEvidence) -> TokenizedSplits:
     return texts
 
 
-def _counted(texts: TokenizedSplits, split: str) -> tuple[DuplicateCounter, int]:
+def _count_duplicates(texts: TokenizedSplits, split: str) -> tuple[DuplicateCounter, int]:
     counter, total = DuplicateCounter(), 0
     for example in texts.corpus.splits[split]:
         if len(example.text) >= MIN_CHARACTERS:
@@ -85,7 +85,7 @@ def many_unknown_tokens(evidence: RunEvidence) -> Finding | None:
         return None
     split = texts.split or "train"
     return Finding(
-        name="unknown words",
+        name="many unknown tokens",
         severity="serious" if share > 3 * MAX_UNKNOWN else "mild",
         observed=f"{share:.1%} of the {split} tokens are unknown to the vocabulary of "
         f"{evidence.config['vocabulary']['size']:,}",

@@ -41,19 +41,19 @@ def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
     unigram = evidence.levels[UNIGRAM].value
     loss = sample_loss(system, evidence)
     costs = {name: sample_loss(with_equal_norms(system, name), evidence) - loss for name in tables}
-    name = max(costs, key=lambda each: costs[each])
-    gained = unigram - loss
+    name = max(costs, key=lambda table: costs[table])
+    gain = unigram - loss
     correlation = norm_frequency_correlation(tables[name].detach(), evidence.texts.train)
     # A model worse than the unigram baseline has other problems.
-    if gained <= 0 or abs(correlation) < MIN_CORRELATION:
+    if gain <= 0 or abs(correlation) < MIN_CORRELATION:
         return None
-    if costs[name] <= max(MIN_COST, NORM_COST_SHARE * gained):
+    if costs[name] <= max(MIN_COST, NORM_COST_SHARE * gain):
         return None
     return Finding(
-        name="vectors speak by length",
+        name="embedding norms carry information",
         severity="mild",
         observed=f"with all rows of {name} set to one norm the loss rises by "
-        f"{costs[name]:.3f} nats, while context has gained {gained:.3f} over the "
+        f"{costs[name]:.3f} nats, while context has gained {gain:.3f} over the "
         f"unigram model; norms correlate by {correlation:+.2f} with log frequency",
         why="a norm can only encode how frequent its token is, and what the norm encodes the "
         "direction does not",
@@ -62,7 +62,7 @@ def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
             "--set weight_decay=0.01",
             "longer training: frequencies are learnt first",
         ),
-        numbers={"cost": costs[name], "gain": gained, "correlation": correlation},
+        numbers={"cost": costs[name], "gain": gain, "correlation": correlation},
     )
 
 
@@ -71,20 +71,18 @@ def embedding_norms_drift(evidence: RunEvidence) -> Finding | None:
     if not evidence.by_gradient:
         raise NotApplicable("it was not trained by gradient descent")
     history = evidence.history
-    best = history.best
-    if best is None:
-        raise MissingEvidence("there was no validation during training")
-    told = [window for window in history.train if window.embedding_norms]
-    if not told:
+    best = evidence.best_validation
+    windows = [window for window in history.train if window.embedding_norms]
+    if not windows:
         raise MissingEvidence("its metrics have no embedding norms")
-    then = min(told, key=lambda window: abs(window.step - best.step)).embedding_norms
-    now = told[-1].embedding_norms
+    then = min(windows, key=lambda window: abs(window.step - best.step)).embedding_norms
+    now = windows[-1].embedding_norms
     growth = {name: now[name] / then[name] for name in now if then.get(name)}
-    name = max(growth, key=lambda each: growth[each], default="")
+    name = max(growth, key=lambda table: growth[table], default="")
     if not name or growth[name] <= NORM_DRIFT:
         return None
     return Finding(
-        name="vector lengths drift",
+        name="embedding norms drift",
         severity="mild",
         observed=f"since the best held-out loss at step {best.step} the mean norm of the rows "
         f"of {name} grew from {then[name]:.2f} to {now[name]:.2f}, and the loss did "

@@ -1,4 +1,4 @@
-"""Vanishing and exploding gradients: by layer, and by distance in time."""
+"""Gradient checks: vanishing or exploding, by layer, over training steps, by distance in time."""
 
 from __future__ import annotations
 
@@ -44,34 +44,36 @@ def vanishing_or_exploding_layers(evidence: RunEvidence) -> Finding | None:
     """Tensors whose gradient vanishes or dominates relative to the others."""
     layers = evidence.parameter_gradients
     sizes = {name: layer.root_mean_square for name, layer in layers.items()}
-    usual = median([size for size in sizes.values() if size > 0] or [0.0])
-    if not usual:
+    typical = median([size for size in sizes.values() if size > 0] or [0.0])
+    if not typical:
         return _layer_finding("none of the tensors gets a gradient", sizes, list(sizes))
-    strange = [name for name, size in sizes.items() if not math.isfinite(size)]
-    dead = [name for name, size in sizes.items() if size < VANISHED_RATIO * usual]
-    huge = [name for name, size in sizes.items() if size > EXPLODED_RATIO * usual]
-    if not strange and not dead and not huge:
+    not_finite = [name for name, size in sizes.items() if not math.isfinite(size)]
+    vanished = [name for name, size in sizes.items() if size < VANISHED_RATIO * typical]
+    exploded = [name for name, size in sizes.items() if size > EXPLODED_RATIO * typical]
+    if not not_finite and not vanished and not exploded:
         return None
-    said = [f"the gradient of {_listed(strange)} is not finite"] if strange else []
-    said += [f"{_listed(dead)} gets less than a millionth of the usual gradient"] if dead else []
-    said += (
-        [f"{_listed(huge)} gets more than {EXPLODED_RATIO:,.0f} times the usual gradient"]
-        if huge
-        else []
-    )
-    return _layer_finding("; ".join(said), sizes, [*strange, *dead, *huge])
+    symptoms = []
+    if not_finite:
+        symptoms.append(f"the gradient of {_list_names(not_finite)} is not finite")
+    if vanished:
+        symptoms.append(f"{_list_names(vanished)} gets less than a millionth of the usual gradient")
+    if exploded:
+        symptoms.append(
+            f"{_list_names(exploded)} gets more than {EXPLODED_RATIO:,.0f} times the usual gradient"
+        )
+    return _layer_finding("; ".join(symptoms), sizes, [*not_finite, *vanished, *exploded])
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
-def _layer_finding(seen: str, sizes: dict[str, float], names: list[str]) -> Finding:
+def _layer_finding(observed: str, sizes: dict[str, float], names: list[str]) -> Finding:
     return Finding(
-        name="dead or exploding layers",
+        name="vanishing or exploding layers",
         severity="serious",
-        observed=seen,
+        observed=observed,
         why="a layer without a gradient stays at its initialisation, and one that dominates "
         "leaves little for the rest",
         suggestions=(
@@ -109,56 +111,56 @@ def exploding_gradient(evidence: RunEvidence) -> Finding | None:
 
 def gradient_vanishes_with_distance(evidence: RunEvidence) -> Finding | None:
     """Vanishing gradient: tokens slightly further back do not influence learning."""
-    found, factor = _trend(evidence)
+    gradients, factor = _gradient_trend(evidence)
     if factor is None or factor >= VANISHING_FACTOR or trigram_gain(evidence) < MIN_TRIGRAM_GAIN:
         return None
     return Finding(
-        name="gradient fades with distance",
+        name="gradient vanishes with distance",
         severity="mild",
         observed=f"each word further back has {factor:.3f} of the gradient of the one after it: "
-        f"{_pair(found)}",
+        f"{_describe_norms(gradients)}",
         why="what lies a few words back cannot be learnt from, though the state carries it on",
         suggestions=(
             "a gated cell instead of a plain one",
             "initial recurrent weights with a spectral radius near one",
             "a lower learning rate, if units are saturated",
         ),
-        numbers={"factor": factor, "nearest": found.norms[0]},
+        numbers={"factor": factor, "nearest": gradients.norms[0]},
     )
 
 
 def gradient_explodes_with_distance(evidence: RunEvidence) -> Finding | None:
     """Exploding gradient: influence grows with distance."""
-    found, factor = _trend(evidence)
+    gradients, factor = _gradient_trend(evidence)
     if factor is None or factor <= EXPLODING_FACTOR:
         return None
     return Finding(
-        name="gradient grows with distance",
+        name="gradient explodes with distance",
         severity="serious",
         observed=f"each word further back has {factor:.2f} times the gradient of the one after it: "
-        f"{_pair(found)}",
+        f"{_describe_norms(gradients)}",
         why="the beginning of a long sentence dominates the gradient, and training is unstable",
         suggestions=(
             "initial recurrent weights with a spectral radius of one or less",
             "--set grad_clip=1",
             "a gated cell instead of a plain one",
         ),
-        numbers={"factor": factor, "nearest": found.norms[0]},
+        numbers={"factor": factor, "nearest": gradients.norms[0]},
     )
 
 
-def _trend(evidence: RunEvidence) -> tuple[GradientByDistance, float | None]:
+def _gradient_trend(evidence: RunEvidence) -> tuple[GradientByDistance, float | None]:
     backbone = getattr(evidence.system, "backbone", None)
     if getattr(backbone, "output_kind", None) in DIRECT_CONNECTIONS:
         raise NotApplicable("it attends to each word directly, not through a recurrent state")
-    found = evidence.distance_gradients
-    felt = [norm for norm in found.norms if norm > 0 and math.isfinite(norm)]
-    return found, found.factor if len(felt) >= MIN_DISTANCES else None
+    gradients = evidence.distance_gradients
+    nonzero = [norm for norm in gradients.norms if norm > 0 and math.isfinite(norm)]
+    return gradients, gradients.factor if len(nonzero) >= MIN_DISTANCES else None
 
 
-def _pair(found: GradientByDistance) -> str:
-    far = min(len(found.norms), MIN_DISTANCES) - 1
+def _describe_norms(gradients: GradientByDistance) -> str:
+    last = min(len(gradients.norms), MIN_DISTANCES) - 1
     return (
-        f"{found.norms[0]:.1e} at distance 1 and {found.norms[far]:.1e} at distance "
-        f"{found.distances[far]}"
+        f"{gradients.norms[0]:.1e} at distance 1 and {gradients.norms[last]:.1e} at distance "
+        f"{gradients.distances[last]}"
     )

@@ -26,15 +26,15 @@ def posterior_collapse(evidence: RunEvidence) -> Finding | None:
     names = [name for name in LATENT_KL if name in evidence.captures]
     if not names:
         raise NotApplicable("it has no latent vector")
-    each = evidence.captures[names[0]].flatten()
-    silent = float((each < MIN_KL_DIVERGENCE).double().mean())
-    total = float(each.sum())
-    if silent < COLLAPSED_SHARE:
+    kl = evidence.captures[names[0]].flatten()
+    inactive = float((kl < MIN_KL_DIVERGENCE).double().mean())
+    total = float(kl.sum())
+    if inactive < COLLAPSED_SHARE:
         return None
     return Finding(
         name="posterior collapse",
         severity="serious",
-        observed=f"{silent:.0%} of {len(each)} latent units carry less than "
+        observed=f"{inactive:.0%} of {len(kl)} latent units carry less than "
         f"{MIN_KL_DIVERGENCE} nats; all of them together carry {total:.4f} nats per "
         "sentence",
         why="posterior collapse: the decoder ignores the latent vector, and what is left is "
@@ -44,7 +44,7 @@ def posterior_collapse(evidence: RunEvidence) -> Finding | None:
             "dropout of the decoder's input words",
             "a weaker decoder",
         ),
-        numbers={"silent": silent, "kl": total, "largest": float(each.max())},
+        numbers={"silent": inactive, "kl": total, "largest": float(kl.max())},
     )
 
 
@@ -54,15 +54,15 @@ def unused_states(evidence: RunEvidence) -> Finding | None:
         raise NotApplicable("it has no mixture")
     use = evidence.captures[MIXTURE_USE].flatten()
     use = use / use.sum().clamp(min=1e-300)
-    idle = use < UNUSED_SHARE / len(use)
-    share = float(idle.double().mean())
+    unused = use < UNUSED_SHARE / len(use)
+    share = float(unused.double().mean())
     if share < MAX_UNUSED_STATES:
         return None
     effective = float(torch.exp(torch.special.entr(use).sum()))
     return Finding(
         name="unused states",
         severity="mild",
-        observed=f"{int(idle.sum())} of {len(use)} states carry less than a hundredth of a "
+        observed=f"{int(unused.sum())} of {len(use)} states carry less than a hundredth of a "
         f"uniform share; the effective number of states is {effective:.1f}",
         why="they cost time and parameters, and a state that is never chosen gets no "
         "gradient to become useful",

@@ -49,27 +49,27 @@ def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
     """The loss jumps, or updates are as large as the weights."""
     windows = _windows(evidence)
     ratios = [w.update_ratio for w in windows if w.update_ratio is not None]
-    rises = _rises(_pieces(windows))
+    rises = _loss_rises(_segment_losses(windows))
     jumps = [rise for rise in rises if rise > LOSS_JUMP]
-    largest, usual = max(ratios, default=0.0), median(ratios[1:] or [0.0])
-    signs = []
+    largest, typical = max(ratios, default=0.0), median(ratios[1:] or [0.0])
+    symptoms = []
     if len(jumps) >= MIN_JUMPS:
-        signs.append(
+        symptoms.append(
             f"the training loss rose {len(jumps)} times by more than {LOSS_JUMP} nats above "
             f"where it "
             f"had been, at most by {max(jumps):.2f}"
         )
     if largest > HUGE_UPDATE_RATIO:
-        signs.append(f"a single step changed the weights by {largest:.0%} of their norm")
-    if usual > LARGE_UPDATE_RATIO:
-        signs.append(f"the median step changes the weights by {usual:.1%} of their norm")
-    if not signs:
+        symptoms.append(f"a single step changed the weights by {largest:.0%} of their norm")
+    if typical > LARGE_UPDATE_RATIO:
+        symptoms.append(f"the median step changes the weights by {typical:.1%} of their norm")
+    if not symptoms:
         return None
     rate = float(evidence.settings.get("learning_rate", 0.0))
     return Finding(
         name="learning rate too high",
         severity="serious" if jumps else "mild",
-        observed="; ".join(signs) + f"; the learning rate is {rate:g}",
+        observed="; ".join(symptoms) + f"; the learning rate is {rate:g}",
         why="steps that overshoot undo what others have learnt, and the final loss is higher "
         "than it need be",
         suggestions=(
@@ -82,7 +82,7 @@ def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
             "jumps": float(len(jumps)),
             "largest rise": max(rises, default=0.0),
             "largest step": largest,
-            "usual step": usual,
+            "usual step": typical,
         },
     )
 
@@ -93,38 +93,38 @@ def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
     ratio = _ratio_at_peak(windows)
     if ratio is None:
         raise MissingEvidence("its metrics have no update ratios")
-    moved = ratio * evidence.history.steps
-    first, second = _falls(_pieces(windows))
-    straight = (
+    movement = ratio * evidence.history.steps
+    first, second = _loss_falls(_segment_losses(windows))
+    linear = (
         second > MIN_LOSS_FALL
         and second >= STRAIGHT_LINE_RATIO * first
         and ratio < SMALL_UPDATE_RATIO
     )
-    still = ratio < TINY_UPDATE_RATIO and moved < MIN_MOVEMENT
-    if not still and not (straight and epochs_seen(evidence) >= 1):
+    frozen = ratio < TINY_UPDATE_RATIO and movement < MIN_MOVEMENT
+    if not frozen and not (linear and epochs_seen(evidence) >= 1):
         return None
     rate = float(evidence.settings.get("learning_rate", 0.0))
-    line = (
+    trend = (
         f"; the training loss fell by {second:.3f} nats in the second half of the training and by "
         f"{first:.3f} in the first, in a straight line"
-        if straight
+        if linear
         else ""
     )
     return Finding(
         name="learning rate too low",
-        severity="serious" if still else "mild",
-        observed=f"a usual step changes the weights by {ratio:.1e} of their length, {moved:.1%} "
+        severity="serious" if frozen else "mild",
+        observed=f"a usual step changes the weights by {ratio:.1e} of their length, {movement:.1%} "
         f"in all "
-        f"{evidence.history.steps} steps{line}; the learning rate is {rate:g}",
+        f"{evidence.history.steps} steps{trend}; the learning rate is {rate:g}",
         why="the same loss could be reached in far fewer steps, and a lower one in as many",
         suggestions=(
-            f"--set learning_rate={rate * (100 if still else 5):g}",
+            f"--set learning_rate={rate * (100 if frozen else 5):g}",
             "longer training, if the learning rate is meant to be so low",
         ),
         numbers={
             "learning rate": rate,
             "usual step": ratio,
-            "movement": moved,
+            "movement": movement,
             "fall of the first half": first,
             "fall of the second half": second,
         },
@@ -138,22 +138,22 @@ def gradient_always_clipped(evidence: RunEvidence) -> Finding | None:
     if not clip or len(norms) < MIN_WINDOWS:
         return None
     share = sum(norm > clip for norm in norms) / len(norms)
-    usual = median(norms)
-    if share < CLIPPED_SHARE or usual < CLIPPED_FACTOR * clip:
+    typical = median(norms)
+    if share < CLIPPED_SHARE or typical < CLIPPED_FACTOR * clip:
         return None
     return Finding(
         name="gradient always clipped",
         severity="mild",
         observed=f"{share:.0%} of the gradient norms were above grad_clip={clip:g}; the "
-        f"median is {usual:.3g}",
+        f"median is {typical:.3g}",
         why="every step then has the same length, however near the optimum; and a gradient "
         "that large may be exploding",
         suggestions=(
-            f"--set grad_clip={2 * usual:.2g}",
+            f"--set grad_clip={2 * typical:.2g}",
             "a lower learning rate",
             "--set warmup_steps=100",
         ),
-        numbers={"share": share, "grad_clip": clip, "median norm": usual},
+        numbers={"share": share, "grad_clip": clip, "median norm": typical},
     )
 
 
@@ -166,7 +166,7 @@ def _windows(evidence: RunEvidence) -> tuple[TrainingWindow, ...]:
     return windows
 
 
-def _pieces(windows: tuple[TrainingWindow, ...]) -> list[float]:
+def _segment_losses(windows: tuple[TrainingWindow, ...]) -> list[float]:
     """Mean losses of up to ten equal segments; empty if there is too little data.
 
     The first line of the metrics covers a single step and is skipped.
@@ -177,27 +177,27 @@ def _pieces(windows: tuple[TrainingWindow, ...]) -> list[float]:
     if count < 2:
         return []
     totals, sizes = [0.0] * count, [0.0] * count
-    seen = 0.0
+    tokens_seen = 0.0
     for window in rest:
-        piece = min(int(count * (seen + window.count / 2) / tokens), count - 1)
-        totals[piece] += window.loss * window.count
-        sizes[piece] += window.count
-        seen += window.count
+        segment = min(int(count * (tokens_seen + window.count / 2) / tokens), count - 1)
+        totals[segment] += window.loss * window.count
+        sizes[segment] += window.count
+        tokens_seen += window.count
     return [total / size for total, size in zip(totals, sizes, strict=True) if size]
 
 
-def _rises(pieces: list[float]) -> list[float]:
+def _loss_rises(segment_losses: list[float]) -> list[float]:
     """Rise of each segment above the best before it."""
-    lowest = [min(pieces[:end]) for end in range(1, len(pieces))]
-    return [now - best for now, best in zip(pieces[1:], lowest, strict=True)]
+    lowest = [min(segment_losses[:end]) for end in range(1, len(segment_losses))]
+    return [loss - best for loss, best in zip(segment_losses[1:], lowest, strict=True)]
 
 
-def _falls(pieces: list[float]) -> tuple[float, float]:
+def _loss_falls(segment_losses: list[float]) -> tuple[float, float]:
     """Decrease of the loss in the first and second half; zeros if unknown."""
-    if len(pieces) < 4:
+    if len(segment_losses) < 4:
         return 0.0, 0.0
-    middle = len(pieces) // 2
-    return pieces[0] - pieces[middle], pieces[middle] - pieces[-1]
+    middle = len(segment_losses) // 2
+    return segment_losses[0] - segment_losses[middle], segment_losses[middle] - segment_losses[-1]
 
 
 def _ratio_at_peak(windows: tuple[TrainingWindow, ...]) -> float | None:

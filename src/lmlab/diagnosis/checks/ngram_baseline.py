@@ -27,18 +27,18 @@ class BaselineLosses(NamedTuple):
 
 def worse_than_ngram(evidence: RunEvidence) -> Finding | None:
     """The held-out loss exceeds that of a Kneser-Ney n-gram of the same training tokens."""
-    found = _losses(evidence)
-    best, name = min((found.bigram, BIGRAM), (found.trigram, TRIGRAM))
-    if found.model <= best + TOLERANCE:
+    losses = _losses(evidence)
+    best, name = min((losses.bigram, BIGRAM), (losses.trigram, TRIGRAM))
+    if losses.model <= best + TOLERANCE:
         return None
     # Worse than a bigram, the network has learnt next to nothing.
-    serious = found.model > found.bigram + TOLERANCE
+    serious = losses.model > losses.bigram + TOLERANCE
     return Finding(
         name="worse than an n-gram",
         severity="serious" if serious else "mild",
-        observed=f"{found.model:.3f} nats per token on {found.where}; an interpolated Kneser-Ney "
+        observed=f"{losses.model:.3f} nats per token on {losses.where}; an interpolated Kneser-Ney "
         f"{name} fitted on the same training tokens has {best:.3f}"
-        + (f" (the bigram {found.bigram:.3f})" if name != BIGRAM else ""),
+        + (f" (the bigram {losses.bigram:.3f})" if name != BIGRAM else ""),
         why="counts of two or three tokens predict the text better, so the network is not trained "
         "enough, too small, or misconfigured",
         suggestions=(
@@ -46,7 +46,7 @@ def worse_than_ngram(evidence: RunEvidence) -> Finding | None:
             "a larger size, or another learning rate",
             "the n-gram itself: lmlab train ngram",
         ),
-        numbers={"loss": found.model, BIGRAM: found.bigram, TRIGRAM: found.trigram},
+        numbers={"loss": losses.model, BIGRAM: losses.bigram, TRIGRAM: losses.trigram},
     )
 
 
@@ -57,7 +57,7 @@ def _losses(evidence: RunEvidence) -> BaselineLosses:
         raise MissingEvidence(f"its score is of kind {kind}, which no n-gram's loss compares with")
     if evidence.card.baseline == "uniform":
         raise NotApplicable("it is built to see no context")
-    best = _best(evidence)
+    best = _best_loss(evidence)
     if best is not None and evidence.normalised:
         levels = evidence.levels
         split = evidence.history.split or "held-out text"
@@ -65,15 +65,15 @@ def _losses(evidence: RunEvidence) -> BaselineLosses:
     if not isinstance(evidence.system, LogProb):
         raise NotApplicable("it gives texts no log-probability")
     sample = evidence.sample
-    two, three = (ngram_loss(evidence, sample, order) for order in (2, 3))
+    bigram, trigram = (ngram_loss(evidence, sample, order) for order in (2, 3))
     tokens = sum(batch.count for batch in sample)
     name = evidence.texts.split or "train"
     return BaselineLosses(
-        sample_loss(evidence.system, evidence), two, three, f"{tokens:,} {name} tokens"
+        sample_loss(evidence.system, evidence), bigram, trigram, f"{tokens:,} {name} tokens"
     )
 
 
-def _best(evidence: RunEvidence) -> float | None:
+def _best_loss(evidence: RunEvidence) -> float | None:
     """The best loss of the curve; None without a curve."""
     try:
         best = evidence.history.best

@@ -1,4 +1,4 @@
-"""Training progress checks: divergence, early stop, no learning, overfitting, reference band."""
+"""Loss checks: divergence, early stop, no learning, overfitting, reference band, true entropy."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def loss_not_finite(evidence: RunEvidence) -> Finding | None:
         "gradient was not finite",
         why="the weights were diverging; the saved ones are those of the last validation "
         "before it, if there was one",
-        suggestions=_calmer(evidence),
+        suggestions=_stabilising_suggestions(evidence),
         numbers={"steps": float(history.steps)},
     )
 
 
-def _calmer(evidence: RunEvidence) -> tuple[str, ...]:
+def _stabilising_suggestions(evidence: RunEvidence) -> tuple[str, ...]:
     rate = float(evidence.settings.get("learning_rate", 0.0))
     clip = float(evidence.settings.get("grad_clip", 0.0))
-    tries = [f"--set learning_rate={rate / 10:g}"]
-    tries += ["--set grad_clip=1"] if not 0 < clip <= 1 else []
-    tries += ["--set warmup_steps=100"] if not evidence.settings.get("warmup_steps") else []
-    return tuple(tries)
+    suggestions = [f"--set learning_rate={rate / 10:g}"]
+    suggestions += ["--set grad_clip=1"] if not 0 < clip <= 1 else []
+    suggestions += ["--set warmup_steps=100"] if not evidence.settings.get("warmup_steps") else []
+    return tuple(suggestions)
 
 
 def stopped_early(evidence: RunEvidence) -> Finding | None:
@@ -54,7 +54,7 @@ def stopped_early(evidence: RunEvidence) -> Finding | None:
     history = evidence.history
     if history.not_finite or not evidence.by_gradient:
         return None
-    share = _spent(evidence)
+    share = _budget_share(evidence)
     if share is None or share >= 1 or _out_of_patience(evidence):
         return None
     return Finding(
@@ -67,7 +67,7 @@ def stopped_early(evidence: RunEvidence) -> Finding | None:
     )
 
 
-def _spent(evidence: RunEvidence) -> float | None:
+def _budget_share(evidence: RunEvidence) -> float | None:
     """Share of the budget used according to the metrics; None for a time budget."""
     settings, history = evidence.settings, evidence.history
     if settings.get("minutes"):
@@ -83,21 +83,19 @@ def _out_of_patience(evidence: RunEvidence) -> bool:
     best = history.best
     if not patience or best is None:
         return False
-    return sum(look.step > best.step for look in history.held_out) >= patience
+    return sum(point.step > best.step for point in history.held_out) >= patience
 
 
 def nothing_learned(evidence: RunEvidence) -> Finding | None:
     """No better than a model without context (unigram or uniform)."""
-    best, epochs = evidence.history.best, epochs_seen(evidence)
-    if best is None:
-        raise MissingEvidence("there was no validation during training")
+    epochs, best = epochs_seen(evidence), evidence.best_validation
     if evidence.by_gradient and epochs < MIN_EPOCHS:
         return None
     level = evidence.levels[UNIFORM if evidence.card.baseline == "uniform" else UNIGRAM]
     if best.loss < level.value - MIN_GAIN:
         return None
     return Finding(
-        name="nothing learnt from context",
+        name="no gain over the context-free baseline",
         severity="serious",
         observed=f"the best held-out loss is {best.loss:.3f} nats after {epochs:.1f} epochs; the "
         f"{level.name} model, which sees no context, has {level.value:.3f}",
@@ -120,7 +118,7 @@ def above_reference_band(evidence: RunEvidence) -> Finding | None:
     if not history.held_out:
         raise MissingEvidence("there was no validation during training")
     last = history.held_out[-1]
-    best = min(look.loss for look in history.held_out)
+    best = min(point.loss for point in history.held_out)
     expected = band.at(last.tokens if evidence.by_gradient else band.points[-1][0])
     if expected is None:
         return None
@@ -129,7 +127,7 @@ def above_reference_band(evidence: RunEvidence) -> Finding | None:
     if best <= allowed:
         return None
     return Finding(
-        name="behind healthy runs",
+        name="above the reference band",
         severity="mild",
         observed=f"{best:.3f} nats after {last.tokens:,.0f} tokens, where healthy runs on "
         f"{band.corpus} ({', '.join(band.systems)}) have {low:.3f} to {high:.3f}",
@@ -145,16 +143,14 @@ def above_reference_band(evidence: RunEvidence) -> Finding | None:
 
 def below_true_entropy(evidence: RunEvidence) -> Finding | None:
     """Loss below the entropy of the true distribution, which is impossible."""
-    best = evidence.history.best
-    if best is None:
-        raise MissingEvidence("there was no validation during training")
+    best = evidence.best_validation
     if ENTROPY not in evidence.levels:
         raise NotApplicable("the true distribution of this corpus is not known")
     floor = evidence.levels[ENTROPY].value
     if best.loss >= floor - BELOW_TRUTH:
         return None
     return Finding(
-        name="too good to be true",
+        name="below the true entropy",
         severity="serious",
         observed=f"{best.loss:.3f} nats on held-out text, on which the true distribution has "
         f"{floor:.3f}",
@@ -170,12 +166,9 @@ def below_true_entropy(evidence: RunEvidence) -> Finding | None:
 
 def overfitting(evidence: RunEvidence) -> Finding | None:
     """Overfitting: the held-out loss rises while the training loss falls."""
-    history = evidence.history
-    best = history.best
-    if best is None:
-        raise MissingEvidence("there was no validation during training")
+    history, best = evidence.history, evidence.best_validation
     last = history.held_out[-1]
-    then, now = _train_at(evidence, best.tokens), _train_at(evidence, last.tokens)
+    then, now = _train_loss_near(evidence, best.tokens), _train_loss_near(evidence, last.tokens)
     if then is None or now is None:
         raise MissingEvidence("its metrics have no training loss")
     rise = last.loss - best.loss
@@ -184,8 +177,9 @@ def overfitting(evidence: RunEvidence) -> Finding | None:
     # If the training loss has not fallen, nothing was memorised.
     if now >= history.train[0].loss or (not rising and gap <= OVERFITTING_GAP):
         return None
-    kept = "the weights of the best validation are kept" if history.split == "validation" else ""
-    kept = kept or "the last weights are kept, as there is no validation split to select by"
+    retained = "the last weights are kept, as there is no validation split to select by"
+    if history.split == "validation":
+        retained = "the weights of the best validation are kept"
     return Finding(
         name="overfitting",
         severity="mild"
@@ -194,7 +188,7 @@ def overfitting(evidence: RunEvidence) -> Finding | None:
         observed=f"the {history.split} loss was best at step {best.step} ({best.loss:.3f}) and "
         f"ended "
         f"at {last.loss:.3f}, with {now:.3f} on the training text",
-        why=f"it now memorises the training text; {kept}",
+        why=f"it now memorises the training text; {retained}",
         suggestions=(
             f"--set patience=3, or about {max(best.tokens, 1):,.0f} tokens of training",
             "more dropout or weight decay, where the system has them",
@@ -204,7 +198,7 @@ def overfitting(evidence: RunEvidence) -> Finding | None:
     )
 
 
-def _train_at(evidence: RunEvidence, tokens: float) -> float | None:
+def _train_loss_near(evidence: RunEvidence, tokens: float) -> float | None:
     """Training loss around a point: over the epoch, or the tenth of training, before it."""
     history = evidence.history
     span = max(history.tokens / 10, history.train[0].count if history.train else 0.0)

@@ -69,12 +69,12 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
         layers = {"encoder": shape.layers, "decoder": decoder_layers(shape.settings)}
         for side, count in layers.items():
             for layer in range(count):
-                ours, theirs = f"backbone.{side}.stack.blocks.{layer}", f"model.{side}.layers"
+                key, hf_key = f"backbone.{side}.stack.blocks.{layer}", f"model.{side}.layers"
                 yield from seq2seq_layer_pairs(
-                    ours, f"{theirs}.{layer}", reads_source=side == "decoder"
+                    key, f"{hf_key}.{layer}", cross_attention=side == "decoder"
                 )
 
-    def side_pairs(self, shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
+    def side_pairs(self, shape: CheckpointSpec, key: str, hf_key: str) -> Iterator[WeightPair]:
         """Weights before and after the layers of the encoder or decoder."""
         raise TypeError(f"{type(self).__name__} does not define side_pairs")
 
@@ -83,8 +83,8 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
         return {"emission.weight": tokens, "backbone.decoder.embedding.tokens.weight": tokens}
 
     def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
-        again = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-        return dict.fromkeys((*again, "lm_head.weight"), "model.shared.weight")
+        copies = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+        return dict.fromkeys((*copies, "lm_head.weight"), "model.shared.weight")
 
     def defaults(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
         return {LOGIT_BIAS: torch.zeros(1, shape.rows)}
@@ -93,40 +93,40 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
         for name in SHARED_FIELDS:
-            mine, other = (config.get(f"{side}_{name}") for side in SIDES)
-            if mine != other:
+            first, second = (config.get(f"{side}_{name}") for side in SIDES)
+            if first != second:
                 raise UserError(
-                    f"the checkpoint's encoder and decoder must have the same {name}, got {mine} "
-                    f"and {other}."
+                    f"the checkpoint's encoder and decoder must have the same {name}, got {first} "
+                    f"and {second}."
                 )
         vocabulary = tokenizer.vocabulary
-        begin = read_whole_number(config, "decoder_start_token_id", vocabulary.bos)
+        start_id = read_whole_number(config, "decoder_start_token_id", vocabulary.bos)
         return {
             "decoder_layers": read_whole_number(config, "decoder_layers", 12),
-            "decoder_prefix": self._opening(begin, vocabulary),
+            "decoder_prefix": self._decoder_prefix(start_id, vocabulary),
             "source_has_start": self.decoder_starts_with_bos,
         }
 
-    def _opening(self, begin: int, vocabulary: Vocabulary) -> tuple[int, ...]:
+    def _decoder_prefix(self, start_id: int, vocabulary: Vocabulary) -> tuple[int, ...]:
         """Special tokens before the target in the decoder input, if it starts with this id."""
-        start = vocabulary.start if self.decoder_starts_with_bos else None
-        return (begin,) if start in (None, begin) else (begin, start)
+        bos = vocabulary.start if self.decoder_starts_with_bos else None
+        return (start_id,) if bos in (None, start_id) else (start_id, bos)
 
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         settings = shape.settings
-        opening = tuple(settings["decoder_prefix"]) or (shape.vocabulary.bos,)
-        begin, *more = opening
-        if opening != self._opening(begin, shape.vocabulary):
+        prefix = tuple(settings["decoder_prefix"]) or (shape.vocabulary.bos,)
+        start_id, *forced = prefix
+        if prefix != self._decoder_prefix(start_id, shape.vocabulary):
             raise UserError(
-                f"the run's decoder starts with the ids {', '.join(map(str, opening))}, which a "
+                f"the run's decoder starts with the ids {', '.join(map(str, prefix))}, which a "
                 f"{self.model_type} checkpoint can't express; it can't be exported."
             )
         return {
             "decoder_layers": decoder_layers(settings),
             "decoder_attention_heads": settings["heads"],
             "decoder_ffn_dim": settings["ffn_width"],
-            "decoder_start_token_id": begin,
-            "forced_bos_token_id": more[0] if more else None,
+            "decoder_start_token_id": start_id,
+            "forced_bos_token_id": forced[0] if forced else None,
             "forced_eos_token_id": shape.vocabulary.end,
         }
 
@@ -138,24 +138,22 @@ def decoder_layers(settings: Mapping[str, Any]) -> int:
     return int(settings["decoder_layers"] or settings["layers"])
 
 
-def seq2seq_layer_pairs(ours: str, theirs: str, *, reads_source: bool) -> Iterator[WeightPair]:
+def seq2seq_layer_pairs(key: str, hf_key: str, *, cross_attention: bool) -> Iterator[WeightPair]:
     """Weight pairs of one layer; a decoder layer also has cross-attention."""
-    yield from attention_pairs(f"{ours}.attention", f"{theirs}.self_attn")
-    yield from linear_pairs(
-        f"{ours}.self_attention_residual.norm", f"{theirs}.self_attn_layer_norm"
-    )
-    if reads_source:
-        yield from attention_pairs(f"{ours}.cross_attention", f"{theirs}.encoder_attn")
+    yield from attention_pairs(f"{key}.attention", f"{hf_key}.self_attn")
+    yield from linear_pairs(f"{key}.self_attention_residual.norm", f"{hf_key}.self_attn_layer_norm")
+    if cross_attention:
+        yield from attention_pairs(f"{key}.cross_attention", f"{hf_key}.encoder_attn")
         yield from linear_pairs(
-            f"{ours}.cross_attention_residual.norm", f"{theirs}.encoder_attn_layer_norm"
+            f"{key}.cross_attention_residual.norm", f"{hf_key}.encoder_attn_layer_norm"
         )
-    yield from linear_pairs(f"{ours}.feed_forward.up_projection", f"{theirs}.fc1")
-    yield from linear_pairs(f"{ours}.feed_forward.down_projection", f"{theirs}.fc2")
-    yield from linear_pairs(f"{ours}.feed_forward_residual.norm", f"{theirs}.final_layer_norm")
+    yield from linear_pairs(f"{key}.feed_forward.up_projection", f"{hf_key}.fc1")
+    yield from linear_pairs(f"{key}.feed_forward.down_projection", f"{hf_key}.fc2")
+    yield from linear_pairs(f"{key}.feed_forward_residual.norm", f"{hf_key}.final_layer_norm")
 
 
-def attention_pairs(ours: str, theirs: str) -> Iterator[WeightPair]:
+def attention_pairs(key: str, hf_key: str) -> Iterator[WeightPair]:
     yield from concatenated_pairs(
-        f"{ours}.qkv_projection", [f"{theirs}.{name}_proj" for name in ("q", "k", "v")]
+        f"{key}.qkv_projection", [f"{hf_key}.{name}_proj" for name in ("q", "k", "v")]
     )
-    yield from linear_pairs(f"{ours}.output", f"{theirs}.out_proj")
+    yield from linear_pairs(f"{key}.output", f"{hf_key}.out_proj")

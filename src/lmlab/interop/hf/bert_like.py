@@ -54,12 +54,22 @@ ENCODER_REQUIRED = {
 }
 
 
+LAYER_PARTS = (
+    "attention.output",
+    "self_attention_residual.norm",
+    "feed_forward.up_projection",
+    "feed_forward.down_projection",
+    "feed_forward_residual.norm",
+)
+"""Our names of an encoder layer's linear maps and norms, after the attention's projections."""
+
+
 def with_defaults(
     settings: Iterable[ConfigField], defaults: Mapping[str, Any]
 ) -> list[ConfigField]:
     """Config fields without the activation, with other defaults for absent entries."""
-    kept = [each for each in settings if each.ours != "activation"]
-    return [replace(each, default=defaults.get(each.theirs, each.default)) for each in kept]
+    fields = [entry for entry in settings if entry.ours != "activation"]
+    return [replace(entry, default=defaults.get(entry.theirs, entry.default)) for entry in fields]
 
 
 MASKED_LM_OWN_SETTINGS = CheckpointFamily.own_settings | {
@@ -93,8 +103,8 @@ class MaskedLMFamily(CheckpointFamily):
         super().check_vocabulary(vocabulary)
         if vocabulary.mask is None:
             raise UserError(
-                f"a {self.model_type} checkpoint needs a mask token, and its tokeniser has "
-                "neither <mask> nor [MASK]; use the tokeniser it was trained with."
+                f"a {self.model_type} checkpoint needs a mask token, and its tokenizer has "
+                "neither <mask> nor [MASK]; use the tokenizer it was trained with."
             )
 
     def family_for_weights(self, names: Iterable[str]) -> CheckpointFamily:
@@ -139,26 +149,26 @@ class MaskedLMFamily(CheckpointFamily):
 
 
 def embedding_pairs(
-    shape: CheckpointSpec, ours: str, theirs: str, *, positions: TensorMapping = IDENTITY
+    shape: CheckpointSpec, key: str, hf_key: str, *, positions: TensorMapping = IDENTITY
 ) -> Iterator[WeightPair]:
     """Token, position and segment embeddings, and the layer norm after their sum."""
     yield weight_pair(
-        f"{ours}.tokens.weight", f"{theirs}.word_embeddings.weight", shape.token_row_transform
+        f"{key}.tokens.weight", f"{hf_key}.word_embeddings.weight", shape.token_row_transform
     )
     yield weight_pair(
-        f"{ours}.positions.table.weight", f"{theirs}.position_embeddings.weight", positions
+        f"{key}.positions.table.weight", f"{hf_key}.position_embeddings.weight", positions
     )
     if shape.settings["segments"]:
-        yield weight_pair(f"{ours}.segments.weight", f"{theirs}.token_type_embeddings.weight")
-    yield from linear_pairs(f"{ours}.norm", f"{theirs}.LayerNorm")
+        yield weight_pair(f"{key}.segments.weight", f"{hf_key}.token_type_embeddings.weight")
+    yield from linear_pairs(f"{key}.norm", f"{hf_key}.LayerNorm")
 
 
-def segment_filler(shape: CheckpointSpec, theirs: str) -> dict[str, Tensor]:
+def segment_filler(shape: CheckpointSpec, hf_key: str) -> dict[str, Tensor]:
     """A zero segment embedding, if ours has none but theirs requires one."""
     if shape.settings["segments"]:
         return {}
     width = shape.settings["embedding_width"] or shape.settings["width"]
-    return {f"{theirs}.token_type_embeddings.weight": torch.zeros(1, width)}
+    return {f"{hf_key}.token_type_embeddings.weight": torch.zeros(1, width)}
 
 
 def pooler_pairs(pooler: str, classifier: str) -> Iterator[WeightPair]:
@@ -167,15 +177,21 @@ def pooler_pairs(pooler: str, classifier: str) -> Iterator[WeightPair]:
     yield from linear_pairs("objective.pairs.classify", classifier)
 
 
-def encoder_layer_pairs(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
+def has_pair_head(settings: Mapping[str, Any]) -> bool:
+    return settings["pairs"] != "none"
+
+
+def encoder_layer_pairs(shape: CheckpointSpec, key: str, hf_key: str) -> Iterator[WeightPair]:
     """Every encoder layer: attention, feed-forward, and the norm after each."""
-    for here, there in layer_names(shape, ours, theirs):
-        parts = [f"{there}.attention.self.{name}" for name in ("query", "key", "value")]
-        yield from concatenated_pairs(f"{here}.attention.qkv_projection", parts)
-        yield from linear_pairs(f"{here}.attention.output", f"{there}.attention.output.dense")
-        yield from linear_pairs(
-            f"{here}.self_attention_residual.norm", f"{there}.attention.output.LayerNorm"
-        )
-        yield from linear_pairs(f"{here}.feed_forward.up_projection", f"{there}.intermediate.dense")
-        yield from linear_pairs(f"{here}.feed_forward.down_projection", f"{there}.output.dense")
-        yield from linear_pairs(f"{here}.feed_forward_residual.norm", f"{there}.output.LayerNorm")
+    for layer, hf_layer in layer_names(shape, key, hf_key):
+        parts = [f"{hf_layer}.attention.self.{name}" for name in ("query", "key", "value")]
+        yield from concatenated_pairs(f"{layer}.attention.qkv_projection", parts)
+        output = ("attention.output.dense", "attention.output.LayerNorm")
+        feed_forward = ("intermediate.dense", "output.dense", "output.LayerNorm")
+        yield from layer_part_pairs(layer, hf_layer, *output, *feed_forward)
+
+
+def layer_part_pairs(key: str, hf_key: str, *hf_parts: str) -> Iterator[WeightPair]:
+    """The linear maps and norms of one layer, by their names in the order of `LAYER_PARTS`."""
+    for part, hf_part in zip(LAYER_PARTS, hf_parts, strict=True):
+        yield from linear_pairs(f"{key}.{part}", f"{hf_key}.{hf_part}")

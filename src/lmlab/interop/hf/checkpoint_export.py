@@ -46,7 +46,7 @@ DROPPED_CONFIG_FIELDS = (
 
 
 def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
-    """Export a run as config.json, model.safetensors and tokeniser; returns the family.
+    """Export a run as config.json, model.safetensors and tokenizer; returns the family.
 
     A setting that the network depends on and that config.json can't express is a UserError, and
     nothing is written; one that affects only training or scoring is stored under a key of ours.
@@ -56,29 +56,34 @@ def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
     tokenizer, shape = exported_tokenizer(model, family)
     config = family.their_config(shape)
     # Training state of a sampled softmax (its noise distribution) is not exported.
-    held = model.system.state_dict().items()
-    table, state = family.table(shape), {n: v for n, v in held if not n.startswith("sampled_loss.")}
+    tensors = model.system.state_dict().items()
+    table, state = (
+        family.table(shape),
+        {n: v for n, v in tensors if not n.startswith("sampled_loss.")},
+    )
     assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
     weights = {**table.to_theirs(state), **family.filler_weights(shape)}
     if "imported" not in model.config:  # an imported checkpoint is exported unchanged
         weights |= _never_predicted(family, shape, weights)
-    if unsaid := family.unexpressed_settings(shape.settings, config, frozenset(weights), tokenizer):
-        config[LMLAB_CONFIG_KEY] = unsaid
+    if rest := family.unexpressed_settings(shape.settings, config, frozenset(weights), tokenizer):
+        config[LMLAB_CONFIG_KEY] = rest
     imported: Mapping[str, Any] = model.config.get("imported", {})
     # Entries of an imported config.json that do not describe its shape are kept.
     before = {k: v for k, v in imported.get("config", {}).items() if k not in DROPPED_CONFIG_FIELDS}
     with new_folder(Path(folder)) as partial:
-        for name, (its_config, its_weights) in family.parts({**before, **config}, weights).items():
+        for name, (part_config, part_weights) in family.parts(
+            {**before, **config}, weights
+        ).items():
             part = partial / name
             part.mkdir(exist_ok=True)
-            write_json(part / "config.json", its_config)
-            write_weights(part / WEIGHTS_FILE, its_weights)
+            write_json(part / "config.json", part_config)
+            write_weights(part / WEIGHTS_FILE, part_weights)
             write_tokenizer(
                 part,
                 tokenizer,
                 extra=family.extra(shape.settings, shape.vocabulary),
-                framing="" if imported else family.input_template(shape.settings),
-                told=_tokenizer_config(family, shape, imported.get("tokenizer_config")),
+                template="" if imported else family.input_template(shape.settings),
+                settings=_tokenizer_config(family, shape, imported.get("tokenizer_config")),
             )
     return family
 
@@ -113,7 +118,7 @@ def _never_predicted(
 def exported_tokenizer(
     model: TrainedModel, family: CheckpointFamily
 ) -> tuple[Tokenizer, CheckpointSpec]:
-    """The exported tokeniser, and the specification for the name table.
+    """The exported tokenizer, and the specification for the name table.
 
     If their code hard-codes the padding id, our padding and the token of that id are swapped.
     """
@@ -127,14 +132,14 @@ def exported_tokenizer(
         if "imported" in model.config or not has_pad(tokenizer):
             raise UserError(
                 f"padding must have the id {family.pad} in a {family.model_type} checkpoint, got "
-                f"{pad} from this run's external tokeniser; it can't be exported."
+                f"{pad} from this run's external tokenizer; it can't be exported."
             )
         exchange = (family.pad, pad)
         tokenizer = with_swapped_ids(RunFolder(model.path).tokenizer, *exchange)
     extra = len(family.extra(settings, tokenizer.vocabulary))
     if extra and not has_pad(tokenizer):
         raise UserError(
-            "the run's special tokens follow a padding id that is not in its tokeniser, which a "
+            "the run's special tokens follow a padding id that is not in its tokenizer, which a "
             f"{family.model_type} checkpoint can't express; it can't be exported."
         )
     tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
@@ -151,13 +156,13 @@ def exported_tokenizer(
 def _tokenizer_config(
     family: CheckpointFamily, shape: CheckpointSpec, before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    longest = shape.settings.get("length")
-    ours = {
+    max_length = shape.settings.get("length")
+    defaults = {
         "model_input_names": list(family.inputs),
         "clean_up_tokenization_spaces": False,
-        **({"model_max_length": longest} if longest else {}),
+        **({"model_max_length": max_length} if max_length else {}),
     }
     return {
-        **ours,
+        **defaults,
         **{k: v for k, v in (before or {}).items() if k not in DROPPED_TOKENIZER_FIELDS},
     }

@@ -82,20 +82,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Read all weights of a checkpoint, from one file or from shards with an index."""
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for path in weight_files(folder):
         with _opened(path) as file:
-            found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return found
+            weights |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return weights
 
 
 def weight_names(folder: Path) -> list[str]:
     """The names of all weights of a checkpoint, without reading the tensors."""
-    found: list[str] = []
+    names: list[str] = []
     for path in weight_files(folder):
         with _opened(path) as file:
-            found += file.keys()
-    return found
+            names += file.keys()
+    return names
 
 
 @contextmanager
@@ -115,15 +115,15 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS_FILE]
     if not (folder / WEIGHTS_INDEX_FILE).exists():
         pickled = any((folder / name).exists() for name in PICKLE_FILES)
-        why = "only a pickle, which lmlab never opens because it may run untrusted code"
+        pickle_note = "only a pickle, which lmlab never opens because it may run untrusted code"
         raise UserError(
-            f"{folder} has no {WEIGHTS_FILE}{', ' + why if pickled else ''}; save it with "
+            f"{folder} has no {WEIGHTS_FILE}{', ' + pickle_note if pickled else ''}; save it with "
             f"transformers' "
             "save_pretrained, which writes safetensors."
         )
     weight_map = read_json(folder / WEIGHTS_INDEX_FILE).get("weight_map")
     listed = list(weight_map.values()) if isinstance(weight_map, dict) else []
-    if not listed or not all(isinstance(each, str) and Path(each).name == each for each in listed):
+    if not listed or not all(isinstance(file, str) and Path(file).name == file for file in listed):
         raise UserError(
             f"{folder / WEIGHTS_INDEX_FILE} is not an index of the files in its folder; restore it."
         )
@@ -138,5 +138,5 @@ def weight_files(folder: Path) -> list[Path]:
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     """Write weights as safetensors that transformers reads."""
-    kept = {name: value.detach().clone().contiguous().cpu() for name, value in weights.items()}
-    write_bytes(path, save(kept, metadata={"format": "pt"}))
+    tensors = {name: value.detach().clone().contiguous().cpu() for name, value in weights.items()}
+    write_bytes(path, save(tensors, metadata={"format": "pt"}))

@@ -28,7 +28,8 @@ from lmlab.interop.hf.tokenizer_files import (
 from lmlab.interop.hf.weight_mapping import NameTable, resolve_settings
 from lmlab.training.config import TrainingConfig
 from lmlab.training.run_config import stored_model_guard
-from lmlab.training.run_folder import RunFolder, TrainedModel, build_system
+from lmlab.training.run_folder import RunFolder, TrainedModel
+from lmlab.training.system_building import build_system
 
 MAX_SHARED_LAYERS = 1_000
 """Maximum number of layers if all share one set of weights (ALBERT)."""
@@ -45,11 +46,11 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
     """
     if Path(out).exists():
         raise UserError(f"{out} already exists; choose another --out.")
-    read = read_checkpoint(source, family=family)
+    model = read_checkpoint(source, family=family)
     with new_folder(Path(out)) as partial:
-        _write_run(RunFolder(partial), read)
+        RunFolder(partial).write_description(model.config, model.tokenizer, weights=model.system)
     config = RunFolder(Path(out)).read_config()
-    return replace(read, config=config, path=Path(out), stored=True)
+    return replace(model, config=config, path=Path(out), stored=True)
 
 
 def read_checkpoint(source: str | Path, *, family: str | None = None) -> TrainedModel:
@@ -61,11 +62,11 @@ def read_checkpoint(source: str | Path, *, family: str | None = None) -> Trained
     known = known.family_for_weights(weight_names(folder))
     known.check_vocabulary(tokenizer.vocabulary)
     described, weights = known.read_checkpoint_parts(folder, config)
-    with stored_model_guard(folder, sum(each.nbytes for each in weights.values())):
-        made = build_imported_system(known, described, tokenizer, weights)
+    with stored_model_guard(folder, sum(tensor.nbytes for tensor in weights.values())):
+        built = build_imported_system(known, described, tokenizer, weights)
     imported = {
         "from": folder.resolve().name if Path(source).is_dir() else str(source),
-        "notes": made.notes,
+        "notes": built.notes,
         "config": dict(described),
         "tokenizer_config": {
             **read_tokenizer_config(folder),
@@ -73,11 +74,11 @@ def read_checkpoint(source: str | Path, *, family: str | None = None) -> Trained
         },
     }
     return TrainedModel(
-        system=made.system.eval(),
+        system=built.system.eval(),
         tokenizer=tokenizer,
         layout=Layout(),
-        config=_described(made, tokenizer, imported),
-        card=full_card(system_module(made.name)),
+        config=_run_config(built, tokenizer, imported),
+        card=full_card(system_module(built.name)),
         path=folder,
         stored=False,
     )
@@ -103,9 +104,9 @@ def build_imported_system(
 ) -> ImportedSystem:
     """Build the system of a checkpoint and load all weights."""
     spelled = family.canonical_names(weights)
-    theirs = {new: weights[name] for name, new in spelled.items() if not family.is_ignored(new)}
+    tensors = {new: weights[name] for name, new in spelled.items() if not family.is_ignored(new)}
     vocabulary = tokenizer.vocabulary
-    settings = family.our_settings(config, frozenset(theirs), tokenizer)
+    settings = family.our_settings(config, frozenset(tensors), tokenizer)
     _check_layers(settings, len(weights))
     shape = CheckpointSpec(
         settings=resolve_settings(settings),
@@ -115,12 +116,12 @@ def build_imported_system(
     )
     family.check_ignored(shape, {new: weights[name] for name, new in spelled.items()})
     table = family.table(shape)
-    theirs = {**family.defaults(shape), **table.without_tied_names(theirs)}
-    notes = _check_names(family, table, theirs) + family.import_notes(config)
+    tensors = {**family.defaults(shape), **table.without_tied_names(tensors)}
+    notes = _check_names(family, table, tensors) + family.import_notes(config)
     system = build_system(family.systems[0], settings, vocabulary, seed=0)
-    state = {n: value.float() for n, value in table.restricted_to(theirs).to_ours(theirs).items()}
-    whole = theirs.keys() >= set(table.their_names)
-    _check_shapes(family, system.state_dict(), state, whole=whole)
+    state = {n: value.float() for n, value in table.restricted_to(tensors).to_ours(tensors).items()}
+    complete = tensors.keys() >= set(table.their_names)
+    _check_shapes(family, system.state_dict(), state, complete=complete)
     check_finite("the checkpoint", state, dict(system.named_parameters()))
     system.load_state_dict(state, strict=False)
     return ImportedSystem(name=family.systems[0], settings=settings, system=system, notes=notes)
@@ -141,84 +142,81 @@ def _check_layers(settings: Mapping[str, Any], tensors: int) -> None:
 
 
 def _rows(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
-    """Number of token embeddings of the checkpoint; must cover the tokeniser."""
+    """Number of token embeddings of the checkpoint; must cover the tokenizer."""
     tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
     rows = config.get("vocab_size")
     if not isinstance(rows, int):
         raise UserError("the checkpoint's config.json has no vocab_size; restore it.")
     if rows < tokens:
         raise UserError(
-            f"the tokeniser has {tokens} tokens, but the checkpoint has embeddings for {rows}; "
-            "use the tokeniser that it was trained with."
+            f"the tokenizer has {tokens} tokens, but the checkpoint has embeddings for {rows}; "
+            "use the tokenizer that it was trained with."
         )
     return rows
 
 
 def _check_names(
-    family: CheckpointFamily, table: NameTable, theirs: Mapping[str, Tensor]
+    family: CheckpointFamily, table: NameTable, weights: Mapping[str, Tensor]
 ) -> list[str]:
     """Notes on unused weights; a UserError if some are missing or unexpected."""
-    missing, notes = [name for name in table.their_names if name not in theirs], []
-    for pattern, what in family.missing_allowed.items():
+    missing, notes = [name for name in table.their_names if name not in weights], []
+    for pattern, label in family.missing_allowed.items():
         part = [name for name in table.their_names if re.search(pattern, name)]
         if set(part) <= set(missing):
             missing = [name for name in missing if name not in part]
-            notes.append(f"the checkpoint has no {what}.")
+            notes.append(f"the checkpoint has no {label}.")
     if missing:
         raise UserError(
-            f"the checkpoint lacks weights of {family.model_type}: {_listed(missing)}; "
+            f"the checkpoint lacks weights of {family.model_type}: {_name_list(missing)}; "
             f"{family.missing_weights_hint}."
         )
-    unknown = [name for name in theirs if name not in set(table.their_names)]
-    for pattern, what in family.optional_weights.items():
-        found = [name for name in unknown if re.search(pattern, name)]
-        unknown = [name for name in unknown if name not in found]
-        notes += [f"{what} was dropped: {family.systems[0]} in lmlab has none."] if found else []
+    unknown = [name for name in weights if name not in set(table.their_names)]
+    for pattern, label in family.optional_weights.items():
+        extra = [name for name in unknown if re.search(pattern, name)]
+        unknown = [name for name in unknown if name not in extra]
+        notes += [f"{label} was dropped: {family.systems[0]} in lmlab has none."] if extra else []
     if unknown:
         raise UserError(
             f"the checkpoint has weights that lmlab does not know in {family.model_type}: "
-            f"{_listed(unknown)}."
+            f"{_name_list(unknown)}."
         )
     return notes
 
 
-def _listed(names: list[str]) -> str:
+def _name_list(names: list[str]) -> str:
     more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
     return ", ".join(names[:LISTED_NAMES]) + more
 
 
 def _check_shapes(
     family: CheckpointFamily,
-    ours: Mapping[str, Tensor],
-    found: Mapping[str, Tensor],
+    system_state: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
     *,
-    whole: bool,
+    complete: bool,
 ) -> None:
-    needed = ours.keys() - family.data_buffers
-    strange = needed ^ found.keys() if whole else found.keys() - needed
-    assert not strange, f"the table of {family.model_type} is not whole: {strange}"
-    for name, value in found.items():
-        if value.shape != ours[name].shape:
+    expected = system_state.keys() - family.data_buffers
+    unexpected = expected ^ state.keys() if complete else state.keys() - expected
+    assert not unexpected, f"the table of {family.model_type} is not whole: {unexpected}"
+    for name, value in state.items():
+        if value.shape != system_state[name].shape:
             raise UserError(
                 f"the weights do not match config.json: {name} must have shape "
-                f"{tuple(ours[name].shape)}, got {tuple(value.shape)}; restore the matching pair."
+                f"{tuple(system_state[name].shape)}, got {tuple(value.shape)}; "
+                "restore the matching pair."
             )
 
 
-def _write_run(run: RunFolder, model: TrainedModel) -> None:
-    run.write_description(model.config, model.tokenizer, weights=model.system)
-
-
-def _described(
-    made: ImportedSystem, tokenizer: Tokenizer, imported: Mapping[str, Any]
+def _run_config(
+    built: ImportedSystem, tokenizer: Tokenizer, imported: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The config.json of an imported run."""
     return {
-        "system": made.name,
+        "system": built.name,
         "size": "base",
         "recipe": None,
         "seed": 0,
-        "system_config": made.settings,
+        "system_config": built.settings,
         "vocabulary": asdict(tokenizer.vocabulary),
         "tokenizer": tokenizer.kind,
         "tokenizer_fingerprint": tokenizer.fingerprint(),

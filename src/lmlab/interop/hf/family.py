@@ -1,4 +1,4 @@
-"""Checkpoint family: maps the settings and weights of a Hugging Face model type to ours."""
+"""Checkpoint family interface and registry: maps a Hugging Face model type to our settings."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from lmlab.training.config import apply_settings
 @cache
 def families() -> dict[str, CheckpointFamily]:
     """All families, by model type."""
-    here = Path(__file__).parent / "families"
-    names = sorted(module.name for module in iter_modules([str(here)]) if module.name[0] != "_")
-    found = {name: import_module(f"lmlab.interop.hf.families.{name}").FAMILY for name in names}
-    assert all(name == family.model_type for name, family in found.items())
-    return found
+    folder = Path(__file__).parent / "families"
+    names = sorted(module.name for module in iter_modules([str(folder)]) if module.name[0] != "_")
+    by_name = {name: import_module(f"lmlab.interop.hf.families.{name}").FAMILY for name in names}
+    assert all(name == family.model_type for name, family in by_name.items())
+    return by_name
 
 
-def family_of_checkpoint(model_type: object, asked: str | None) -> CheckpointFamily:
+def family_of_checkpoint(model_type: object, requested: str | None) -> CheckpointFamily:
     """The family of a config.json's model_type; must be the requested one, if any."""
-    if asked is not None and asked not in families():
-        raise unknown_name("family of checkpoints", asked, families())
+    if requested is not None and requested not in families():
+        raise unknown_name("family of checkpoints", requested, families())
     if not isinstance(model_type, str) or model_type not in families():
         raise UserError(
             f"the checkpoint's model_type must be one of {', '.join(families())}, got "
             f"{model_type!r}."
         )
-    if asked is not None and asked != model_type:
-        raise UserError(f"expected a checkpoint of {asked}, got one of {model_type}.")
+    if requested is not None and requested != model_type:
+        raise UserError(f"expected a checkpoint of {requested}, got one of {model_type}.")
     return families()[model_type]
 
 
@@ -58,9 +58,9 @@ def family_of_system(name: str) -> CheckpointFamily:
     for family in families().values():
         if name in family.systems:
             return family
-    able = sorted(system for family in families().values() for system in family.systems)
+    exportable = sorted(system for family in families().values() for system in family.systems)
     raise UserError(
-        f"{name} can't be stored in the Hub's format; systems that can: {', '.join(able)}."
+        f"{name} can't be stored in the Hub's format; systems that can: {', '.join(exportable)}."
     )
 
 
@@ -77,11 +77,11 @@ class CheckpointSpec:
     settings: Mapping[str, Any]
     """Our settings."""
     vocabulary: Vocabulary
-    """The tokeniser's vocabulary."""
+    """The tokenizer's vocabulary."""
     rows: int
     """Number of token embeddings in the checkpoint."""
     extra: int = 0
-    """Token embeddings of ours beyond the tokeniser's: a system's own special tokens."""
+    """Token embeddings of ours beyond the tokenizer's: a system's own special tokens."""
     swapped_ids: tuple[int, int] | None = None
     """Two tokens whose ids are swapped in the checkpoint."""
 
@@ -140,7 +140,7 @@ class CheckpointFamily:
     predicts_tokens: ClassVar[bool] = True
     """Whether it has a softmax over tokens."""
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask")
-    """The model inputs that transformers' tokeniser returns."""
+    """The model inputs that transformers' tokenizer returns."""
 
     # Defined by each family.
 
@@ -182,15 +182,15 @@ class CheckpointFamily:
         return {}
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Raise a UserError if a tokeniser lacks what the family needs."""
+        """Raise a UserError if a tokenizer lacks what the family needs."""
         if vocabulary.start is None and vocabulary.end is None:
             raise UserError(
-                "the tokeniser has no start or end token that lmlab recognises (<s>, [CLS], "
+                "the tokenizer has no start or end token that lmlab recognises (<s>, [CLS], "
                 "<bos>, </s>, [SEP], <eos>, <|endoftext|>), and a text needs one."
             )
 
     def extra(self, settings: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[str, ...]:
-        """Spellings of the special tokens that our system appends to the tokeniser's."""
+        """Spellings of the special tokens that our system appends to the tokenizer's."""
         return ()
 
     def input_template(self, settings: Mapping[str, Any]) -> str:
@@ -229,10 +229,10 @@ class CheckpointFamily:
                     f"{key} in the checkpoint's config.json must be {value!r} for "
                     f"{self.model_type}, got {config[key]!r}."
                 )
-        told = {each.ours: each.read_from(config) for each in self.settings}
+        translated = {entry.ours: entry.read_from(config) for entry in self.settings}
         try:
-            found = {**self.fixed, **told, **self.import_settings(config, names, tokenizer)}
-            settings = system_module(self.systems[0]).Config(**found)
+            values = {**self.fixed, **translated, **self.import_settings(config, names, tokenizer)}
+            settings = system_module(self.systems[0]).Config(**values)
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise UserError(
                 f"the checkpoint's config.json is invalid for {self.model_type} ({error})."
@@ -242,12 +242,12 @@ class CheckpointFamily:
     def their_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         """Their config.json for our settings, or a UserError if it can't express one."""
         self._check_expressible(shape.settings)
-        told = {each.theirs: each.write(shape.settings[each.ours]) for each in self.settings}
+        entries = {entry.theirs: entry.write(shape.settings[entry.ours]) for entry in self.settings}
         return {
             "model_type": self.model_type,
             "architectures": [self.architecture(shape.settings)],
             **self.required,
-            **told,
+            **entries,
             "vocab_size": shape.rows,
             **special_token_ids(shape),
             "dtype": "float32",
@@ -262,27 +262,27 @@ class CheckpointFamily:
         tokenizer: Tokenizer,
     ) -> dict[str, Any]:
         """Our settings that would not survive a round trip through config.json, as --set values."""
-        read = self.our_settings(config, names, tokenizer)
+        restored = self.our_settings(config, names, tokenizer)
         return {
             name: to_set_value(settings[name])
-            for name in sorted(self.own_settings & read.keys() & settings.keys())
-            if to_json_value(read[name]) != to_json_value(settings[name])
+            for name in sorted(self.own_settings & restored.keys() & settings.keys())
+            if to_json_value(restored[name]) != to_json_value(settings[name])
         }
 
     def _lmlab_settings(self, config: Mapping[str, Any]) -> dict[str, str]:
         """The settings that our export stored in config.json; empty in other checkpoints."""
-        told = config.get(LMLAB_CONFIG_KEY, {})
-        strings = isinstance(told, dict) and all(isinstance(each, str) for each in told.values())
-        if not strings or not told.keys() <= self.own_settings:
+        stored = config.get(LMLAB_CONFIG_KEY, {})
+        strings = isinstance(stored, dict) and all(isinstance(v, str) for v in stored.values())
+        if not strings or not stored.keys() <= self.own_settings:
             raise UserError(
                 f"{LMLAB_CONFIG_KEY} in the checkpoint's config.json must be an object of --set "
-                f"settings, of {', '.join(sorted(self.own_settings))}, got {told!r}; remove it."
+                f"settings, of {', '.join(sorted(self.own_settings))}, got {stored!r}; remove it."
             )
-        return dict(told)
+        return dict(stored)
 
     def expressible_settings(self) -> set[str]:
         """Our settings that their config.json can express."""
-        return {each.ours for each in self.settings} | self.derived_settings
+        return {entry.ours for entry in self.settings} | self.derived_settings
 
     def table(self, shape: CheckpointSpec) -> NameTable:
         """The name table of all weights."""
@@ -292,7 +292,7 @@ class CheckpointFamily:
 
     def canonical_names(self, names: Iterable[str]) -> dict[str, str]:
         """Checkpoint names as spelled in the table: old names and missing prefixes fixed."""
-        spelled = {name: _modern(name) for name in names}
+        spelled = {name: _current_name(name) for name in names}
         if not self.prefix or any(name.startswith(self.prefix) for name in spelled.values()):
             return spelled
         return {
@@ -326,12 +326,12 @@ def special_token_ids(shape: CheckpointSpec) -> dict[str, int | None]:
     return {"pad_token_id": pad, "bos_token_id": start, "eos_token_id": vocabulary.end}
 
 
-def layer_names(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[tuple[str, str]]:
+def layer_names(shape: CheckpointSpec, key: str, hf_key: str) -> Iterator[tuple[str, str]]:
     """Each layer's name on both sides."""
     for layer in range(shape.layers):
-        yield f"{ours}.{layer}", f"{theirs}.{layer}"
+        yield f"{key}.{layer}", f"{hf_key}.{layer}"
 
 
-def _modern(name: str) -> str:
+def _current_name(name: str) -> str:
     """Early checkpoints call a norm's weight gamma and its bias beta."""
     return re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", name))

@@ -25,31 +25,31 @@ PoolingFunction = Callable[[Tensor, Tensor], Tensor]
 """Pools hidden states (B, T, W) under a padding mask (B, T) into vectors (B, W)."""
 
 
-def _mean(hidden: Tensor, real: Tensor) -> Tensor:
-    return (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+def _mean(states: Tensor, mask: Tensor) -> Tensor:
+    return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
 
 
-def _mean_root(hidden: Tensor, real: Tensor) -> Tensor:
-    return (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1).sqrt()
+def _mean_root(states: Tensor, mask: Tensor) -> Tensor:
+    return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1).sqrt()
 
 
-def _weighted(hidden: Tensor, real: Tensor) -> Tensor:
+def _weighted(states: Tensor, mask: Tensor) -> Tensor:
     """Position-weighted mean pooling (SGPT): position i has weight i."""
-    weights = real.cumsum(1) * real
-    return (hidden * weights[..., None]).sum(1) / weights.sum(1, keepdim=True).clamp(min=1)
+    weights = mask.cumsum(1) * mask
+    return (states * weights[..., None]).sum(1) / weights.sum(1, keepdim=True).clamp(min=1)
 
 
-def _first(hidden: Tensor, real: Tensor) -> Tensor:
-    return hidden[:, 0]
+def _first(states: Tensor, mask: Tensor) -> Tensor:
+    return states[:, 0]
 
 
-def _last(hidden: Tensor, real: Tensor) -> Tensor:
-    last = (real.sum(1).long() - 1).clamp(min=0)
-    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+def _last(states: Tensor, mask: Tensor) -> Tensor:
+    last = (mask.sum(1).long() - 1).clamp(min=0)
+    return states[torch.arange(len(states), device=states.device), last]
 
 
-def _max(hidden: Tensor, real: Tensor) -> Tensor:
-    return hidden.masked_fill(real[..., None] == 0, -torch.inf).amax(1)
+def _max(states: Tensor, mask: Tensor) -> Tensor:
+    return states.masked_fill(mask[..., None] == 0, -torch.inf).amax(1)
 
 
 POOLING_FUNCTIONS: dict[str, PoolingFunction] = {
@@ -86,8 +86,8 @@ class SentenceEncoderConfig:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SentenceEncoder:
-    """A Transformer run by transformers, with its tokeniser and pooling."""
+class SentenceEncoderCheckpoint:
+    """A Transformer run by transformers, with its tokenizer and pooling."""
 
     name: str
     """Model type."""
@@ -113,31 +113,31 @@ class SentenceEncoder:
             ) from error
 
     def _vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
-        told = self.conventions
-        given = [text.lower() for text in texts] if told.lower else list(texts)
-        ids = self.tokenizer(given, truncation=False, verbose=False)["input_ids"]
-        cut = 0 if self.window is None else sum(len(each) > self.window for each in ids)
-        fed = self.tokenizer(
-            given,
+        rules = self.conventions
+        normalised_texts = [text.lower() for text in texts] if rules.lower else list(texts)
+        ids = self.tokenizer(normalised_texts, truncation=False, verbose=False)["input_ids"]
+        cut = 0 if self.window is None else sum(len(row) > self.window for row in ids)
+        inputs = self.tokenizer(
+            normalised_texts,
             padding=True,
             truncation=self.window is not None,
             max_length=self.window,
             return_tensors="pt",
         )
-        hidden = self.module(**fed).last_hidden_state
-        real = fed["attention_mask"].to(hidden.dtype)
-        found = torch.cat([POOLING_FUNCTIONS[name](hidden, real) for name in told.poolings], 1)
-        return (F.normalize(found, dim=1) if told.normalized else found), cut
+        states = self.module(**inputs).last_hidden_state
+        mask = inputs["attention_mask"].to(states.dtype)
+        pooled = torch.cat([POOLING_FUNCTIONS[name](states, mask) for name in rules.poolings], 1)
+        return (F.normalize(pooled, dim=1) if rules.normalized else pooled), cut
 
 
-def load_sentence_encoder(folder: Path) -> SentenceEncoder:
+def load_sentence_encoder(folder: Path) -> SentenceEncoderCheckpoint:
     """Load the encoder that a checkpoint's folder describes; remote code is never run."""
     config = read_config(folder)
     size = sum(file.stat().st_size for file in weight_files(folder))
     conventions = read_sentence_encoder_config(folder)
     check_tokenizer_file(folder)
     tokenizer, module = _load(folder, config, size)
-    return SentenceEncoder(
+    return SentenceEncoderCheckpoint(
         name=str(config.get("model_type")),
         module=module,
         tokenizer=tokenizer,
@@ -149,14 +149,14 @@ def load_sentence_encoder(folder: Path) -> SentenceEncoder:
 def read_sentence_encoder_config(folder: Path) -> SentenceEncoderConfig:
     """Read the sentence-transformers files in a checkpoint's folder, if there are any."""
     modules = _modules(folder)
-    told = _optional(folder / "sentence_bert_config.json")
+    bert_config = _optional(folder / "sentence_bert_config.json")
     prompts = _optional(folder / "config_sentence_transformers.json").get("prompts") or {}
-    longest = told.get("max_seq_length")
+    max_length = bert_config.get("max_seq_length")
     return SentenceEncoderConfig(
         poolings=_pools(folder, modules),
         normalized="Normalize" in modules,
-        lower=bool(told.get("do_lower_case")),
-        window=longest if type(longest) is int and longest > 0 else None,
+        lower=bool(bert_config.get("do_lower_case")),
+        window=max_length if type(max_length) is int and max_length > 0 else None,
         query_prompt=_prompt(prompts, QUERY_PROMPTS),
         document_prompt=_prompt(prompts, DOCUMENT_PROMPTS),
     )
@@ -173,30 +173,30 @@ def _modules(folder: Path) -> dict[str, str]:
         return {}
     try:
         rows = read_json_file(path)
-        found = {str(row["type"]).rpartition(".")[2]: str(row["path"]) for row in rows}
+        modules = {str(row["type"]).rpartition(".")[2]: str(row["path"]) for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a list of modules; restore it.") from error
-    for kind in found:
+    for kind in modules:
         if kind not in MODULES:
             raise UserError(
                 f"{path} names a module {kind}, but lmlab supports {', '.join(MODULES)}; choose "
                 "another encoder."
             )
-    return found
+    return modules
 
 
 def _pools(folder: Path, modules: Mapping[str, str]) -> tuple[str, ...]:
     path = folder / modules.get("Pooling", "") / "config.json"
     if "Pooling" not in modules:
         return ("mean",)
-    told = read_json(path)
-    named = told.get("pooling_mode")  # later versions store one name, or several
-    if named is not None:
-        chosen = [named] if isinstance(named, str) else list(named)
+    settings = read_json(path)
+    mode = settings.get("pooling_mode")  # later versions store one name, or several
+    if mode is not None:
+        chosen = [mode] if isinstance(mode, str) else list(mode)
     else:
         spelled = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens"}
         spelled |= {"mean_sqrt_len": "mean_sqrt_len_tokens", "weightedmean": "weightedmean_tokens"}
-        chosen = [n for n in POOLING_FUNCTIONS if told.get(f"pooling_mode_{spelled.get(n, n)}")]
+        chosen = [n for n in POOLING_FUNCTIONS if settings.get(f"pooling_mode_{spelled.get(n, n)}")]
     if not chosen or not set(chosen) <= POOLING_FUNCTIONS.keys():
         raise UserError(
             f"{path} names no pooling that lmlab supports: {', '.join(POOLING_FUNCTIONS)}."
@@ -208,14 +208,14 @@ def _prompt(prompts: Mapping[str, Any], names: Sequence[str]) -> str:
     return next((str(prompts[name]) for name in names if prompts.get(name)), "")
 
 
-def _window(told: SentenceEncoderConfig, tokenizer: Any, config: Mapping[str, Any]) -> int | None:
+def _window(rules: SentenceEncoderConfig, tokenizer: Any, config: Mapping[str, Any]) -> int | None:
     """The minimum of the lengths in the files; transformers writes huge numbers for none."""
-    every = (
-        told.window,
+    candidates = (
+        rules.window,
         getattr(tokenizer, "model_max_length", None),
         config.get("max_position_embeddings"),
     )
-    sensible = [number for number in every if isinstance(number, int) and 0 < number < 10**9]
+    sensible = [number for number in candidates if isinstance(number, int) and 0 < number < 10**9]
     return min(sensible, default=None)
 
 
@@ -229,7 +229,10 @@ def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]
             "transformers: pip install 'lmlab[hf]'."
         ) from error
     safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    bars, shown = transformers.utils.logging, transformers.utils.logging.is_progress_bar_enabled()
+    bars, enabled = (
+        transformers.utils.logging,
+        transformers.utils.logging.is_progress_bar_enabled(),
+    )
     bars.disable_progress_bar()  # lmlab has its own
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe)
@@ -243,7 +246,7 @@ def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(f"transformers can't load {folder} ({reason.rstrip('. ')}).") from error
     finally:
-        if shown:
+        if enabled:
             bars.enable_progress_bar()
     if config.get("is_encoder_decoder"):
         module = module.get_encoder()

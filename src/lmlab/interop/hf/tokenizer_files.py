@@ -1,4 +1,4 @@
-"""Hugging Face tokeniser files: read whichever a folder has, write all that transformers needs."""
+"""Hugging Face tokenizer files: read whichever a folder has, write all that transformers needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDPIECE_SPECIAL_TOKENS = {
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """Read a checkpoint's tokeniser: tokenizer.json, else built from its vocabulary files."""
+    """Read a checkpoint's tokenizer: tokenizer.json, else built from its vocabulary files."""
     if (folder / "tokenizer.json").exists():
         return Tokenizer.load(folder / "tokenizer.json")
     if (folder / "vocab.txt").exists():
@@ -35,12 +35,12 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     for name in SENTENCEPIECE_FILES:
         if (folder / name).exists():
             raise UserError(
-                f"{folder} has its tokeniser as {name} only, which lmlab does not read; write a "
+                f"{folder} has its tokenizer as {name} only, which lmlab does not read; write a "
                 "tokenizer.json beside it with transformers: "
                 "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
             )
     raise UserError(
-        f"{folder} has no tokeniser (tokenizer.json, vocab.txt, or vocab.json with merges.txt), "
+        f"{folder} has no tokenizer (tokenizer.json, vocab.txt, or vocab.json with merges.txt), "
         "and a checkpoint needs the one it was trained with; fetch it too."
     )
 
@@ -62,17 +62,17 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
 
 
 def _word_pieces(folder: Path) -> hf.Tokenizer:
-    """BERT's WordPiece tokeniser from a vocab.txt, one piece per line."""
+    """BERT's WordPiece tokenizer from a vocab.txt, one piece per line."""
     settings = read_tokenizer_config(folder)
     lines = _read(folder / "vocab.txt").split("\n")
     pieces = [line.rstrip("\r") for line in lines[: -1 if lines[-1] == "" else None]]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     usual = {role: token for role, token in WORDPIECE_SPECIAL_TOKENS.items() if token in vocabulary}
-    symbols = usual | read_special_tokens(folder)
-    if symbols.get("unk") not in vocabulary:
+    special = usual | read_special_tokens(folder)
+    if special.get("unk") not in vocabulary:
         raise UserError(f"{folder / 'vocab.txt'} lacks the token [UNK]; fetch it again.")
     accents = settings.get("strip_accents")
-    inner = hf.Tokenizer(models.WordPiece(vocabulary, unk_token=symbols["unk"]))
+    inner = hf.Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk"]))
     inner.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
@@ -81,27 +81,27 @@ def _word_pieces(folder: Path) -> hf.Tokenizer:
     )
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece()
-    _add_symbols(inner, symbols)
-    if {"cls", "sep"} <= symbols.keys():
+    _add_special_tokens(inner, special)
+    if {"cls", "sep"} <= special.keys():
         inner.post_processor = processors.BertProcessing(
-            _symbol(inner, symbols["sep"]), _symbol(inner, symbols["cls"])
+            _token_with_id(inner, special["sep"]), _token_with_id(inner, special["cls"])
         )
     return inner
 
 
 def _byte_pairs(folder: Path) -> hf.Tokenizer:
-    """GPT-2's BPE tokeniser from vocab.json and merges.txt, also of RoBERTa and BART."""
+    """GPT-2's BPE tokenizer from vocab.json and merges.txt, also of RoBERTa and BART."""
     settings = read_tokenizer_config(folder)
     vocabulary = read_json(folder / "vocab.json")
     rules = [line for line in _read(folder / "merges.txt").split("\n") if line.strip()]
-    parted = [line.partition(" ") for line in rules if not line.startswith("#version")]
-    merges = [(first, second) for first, _, second in parted]
-    symbols = read_special_tokens(folder)
-    if not symbols:
+    split_rules = [line.partition(" ") for line in rules if not line.startswith("#version")]
+    merges = [(first, second) for first, _, second in split_rules]
+    special = read_special_tokens(folder)
+    if not special:
         end = "<|endoftext|>"
-        named = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
-        symbols = {"bos": end, "eos": end} if end in vocabulary else named
-        symbols = {role: token for role, token in symbols.items() if token in vocabulary}
+        usual = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
+        special = {"bos": end, "eos": end} if end in vocabulary else usual
+        special = {role: token for role, token in special.items() if token in vocabulary}
     try:
         check_ids(vocabulary.values())
         inner = hf.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
@@ -113,10 +113,12 @@ def _byte_pairs(folder: Path) -> hf.Tokenizer:
     space = bool(settings.get("add_prefix_space", False))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     inner.decoder = decoders.ByteLevel()
-    _add_symbols(inner, symbols)
-    if {"bos", "eos"} <= symbols.keys() and symbols["bos"] != symbols["eos"]:
+    _add_special_tokens(inner, special)
+    if {"bos", "eos"} <= special.keys() and special["bos"] != special["eos"]:
         inner.post_processor = processors.RobertaProcessing(
-            _symbol(inner, symbols["eos"]), _symbol(inner, symbols["bos"]), add_prefix_space=space
+            _token_with_id(inner, special["eos"]),
+            _token_with_id(inner, special["bos"]),
+            add_prefix_space=space,
         )
     return inner
 
@@ -132,30 +134,30 @@ def _read(path: Path) -> str:
 def read_special_tokens(folder: Path) -> dict[str, str]:
     """The folder's special tokens by role; a token may be given as an object."""
     path = folder / "special_tokens_map.json"
-    told = {**read_tokenizer_config(folder), **(read_json(path) if path.exists() else {})}
-    found = {}
+    settings = {**read_tokenizer_config(folder), **(read_json(path) if path.exists() else {})}
+    special_tokens = {}
     for role in SPECIAL_TOKEN_ROLES:
-        token = told.get(f"{role}_token")
+        token = settings.get(f"{role}_token")
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str):
-            found[role] = token
-    return found
+            special_tokens[role] = token
+    return special_tokens
 
 
-def _symbol(inner: hf.Tokenizer, token: str) -> tuple[str, int]:
+def _token_with_id(inner: hf.Tokenizer, token: str) -> tuple[str, int]:
     """A special token with its id, which must exist."""
     number = inner.token_to_id(token)
     assert number is not None
     return token, number
 
 
-def _add_symbols(inner: hf.Tokenizer, symbols: Mapping[str, str]) -> None:
+def _add_special_tokens(inner: hf.Tokenizer, tokens: Mapping[str, str]) -> None:
     """Add special tokens that texts may contain; <mask> strips the space before it, by custom."""
-    masks = [token for role, token in symbols.items() if role == "mask" and token.startswith("<")]
+    masks = [token for role, token in tokens.items() if role == "mask" and token.startswith("<")]
     inner.add_special_tokens(
         [
             AddedToken(token, lstrip=token in masks, special=True)
-            for token in dict.fromkeys(symbols.values())
+            for token in dict.fromkeys(tokens.values())
         ]
     )
 
@@ -165,44 +167,44 @@ def write_tokenizer(
     tokenizer: Tokenizer,
     *,
     extra: Sequence[str],
-    framing: str,
-    told: Mapping[str, Any],
+    template: str,
+    settings: Mapping[str, Any],
 ) -> None:
     """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
-    `extra` are the system's own special tokens, whose ids follow the tokeniser's; `framing` is the
-    input template if the tokeniser has none; `told` goes into tokenizer_config.json.
+    `extra` are the system's own special tokens, whose ids follow the tokenizer's; `template` is the
+    input template if the tokenizer has none; `settings` goes into tokenizer_config.json.
     """
     tokenizer.save(folder / "tokenizer.json")
     inner = hf.Tokenizer.from_file(str(folder / "tokenizer.json"))
     inner.add_special_tokens([AddedToken(token, special=True) for token in extra])
-    _spell_mask(inner, tokenizer)
-    if inner.post_processor is None and framing:
-        inner.post_processor = _framing(framing, tokenizer)
+    _add_mask_token(inner, tokenizer)
+    if inner.post_processor is None and template:
+        inner.post_processor = _template_processor(template, tokenizer)
     write_text(folder / "tokenizer.json", inner.to_str(pretty=True))
     named = {f"{role}_token": token for role, token in special_token_spellings(tokenizer).items()}
     roles = {f"{role}_token" for role in SPECIAL_TOKEN_ROLES}
-    # A third-party tokeniser names its own special tokens.
-    named = {name: told[name] for name in told if name in roles} or named
-    more = {"additional_special_tokens": list(extra)} if extra else {}
+    # A third-party tokenizer names its own special tokens.
+    named = {name: settings[name] for name in settings if name in roles} or named
+    additional = {"additional_special_tokens": list(extra)} if extra else {}
     write_json(
         folder / "tokenizer_config.json",
         # This class uses tokenizer.json as it is; others rebuild parts of it.
-        {**named, **more, **told, "tokenizer_class": "PreTrainedTokenizerFast"},
+        {**named, **additional, **settings, "tokenizer_class": "PreTrainedTokenizerFast"},
     )
-    write_json(folder / "special_tokens_map.json", {**named, **more})
+    write_json(folder / "special_tokens_map.json", {**named, **additional})
 
 
-def _spell_mask(inner: hf.Tokenizer, tokenizer: Tokenizer) -> None:
+def _add_mask_token(inner: hf.Tokenizer, tokenizer: Tokenizer) -> None:
     """Let a text contain the mask token, with the same ids around it as in our masked filling.
 
-    As in RoBERTa, the mask strips the white space before it, except in character tokenisers.
+    As in RoBERTa, the mask strips the white space before it, except in character tokenizers.
     """
     mask = tokenizer.vocabulary.mask
     if mask is None or mask in inner.get_added_tokens_decoder():
         return
     token = tokenizer.token(mask)
-    spaced = _gives_spaces(inner)
+    spaced = _adds_prefix_space(inner)
     if spaced:
         # A prefix space before every segment between special tokens would put one before the full
         # stop of "the <mask>."; so only the first gets it, before masks are matched.
@@ -219,7 +221,7 @@ def _spell_mask(inner: hf.Tokenizer, tokenizer: Tokenizer) -> None:
     inner.add_special_tokens([AddedToken(token, lstrip=strip, normalized=spaced, special=True)])
 
 
-def _gives_spaces(inner: hf.Tokenizer) -> bool:
+def _adds_prefix_space(inner: hf.Tokenizer) -> bool:
     """Whether it is plain byte-level BPE that adds a prefix space."""
     before = inner.pre_tokenizer
     plain = isinstance(before, pre_tokenizers.ByteLevel) and inner.normalizer is None
@@ -243,12 +245,12 @@ def special_token_spellings(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def with_swapped_ids(path: Path, first: int, second: int) -> Tokenizer:
-    """The tokeniser of a run with the ids of two tokens swapped."""
+    """The tokenizer of a run with the ids of two tokens swapped."""
     settings = read_json(path)
     swap = {first: second, second: first}
     vocabulary: dict[str, int] = settings["model"]["vocab"]
-    moved = {token: swap.get(number, number) for token, number in vocabulary.items()}
-    settings["model"]["vocab"] = dict(sorted(moved.items(), key=lambda item: item[1]))
+    swapped = {token: swap.get(number, number) for token, number in vocabulary.items()}
+    settings["model"]["vocab"] = dict(sorted(swapped.items(), key=lambda item: item[1]))
     for token in settings["added_tokens"]:
         token["id"] = swap.get(token["id"], token["id"])
     return Tokenizer(hf.Tokenizer.from_str(json.dumps(settings)))
@@ -260,11 +262,11 @@ def has_pad(tokenizer: Tokenizer) -> bool:
     return tokenizer.id(tokenizer.token(vocabulary.pad)) == vocabulary.pad
 
 
-def _framing(framing: str, tokenizer: Tokenizer) -> Any:
+def _template_processor(template: str, tokenizer: Tokenizer) -> Any:
     """`start text end` as the library's TemplateProcessing; a second text has segment 1."""
-    symbols = special_token_spellings(tokenizer)
-    spelled = {"start": symbols.get("bos"), "text": "$A", "end": symbols.get("eos")}
-    single = [spelled[word] for word in framing.split() if spelled[word]]
+    spellings = special_token_spellings(tokenizer)
+    spelled = {"start": spellings.get("bos"), "text": "$A", "end": spellings.get("eos")}
+    single = [spelled[word] for word in template.split() if spelled[word]]
     second = [f"{word}:1" for word in ("$B", spelled["end"]) if word]
     used = {str(spelled[word]) for word in ("start", "end") if spelled[word]}
     return processors.TemplateProcessing(

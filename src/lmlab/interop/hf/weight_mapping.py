@@ -1,4 +1,4 @@
-"""Weight mapping: name tables between our weights and a checkpoint's, in both directions.
+"""Mapping of config.json fields and weights between our systems and Hugging Face checkpoints.
 
 A table is a list of pairs, our name and theirs, each with a tensor mapping: transposed matrices,
 concatenated query, key and value projections, rows that only one side has.
@@ -57,34 +57,34 @@ class ConfigField:
         return self.read(value)
 
 
-def read_whole_number(config: Mapping[str, Any], theirs: str, default: int) -> int:
+def read_whole_number(config: Mapping[str, Any], key: str, default: int) -> int:
     """An integer entry of their config.json."""
-    return int(ConfigField(theirs, theirs, default).read_from(config))
+    return int(ConfigField(key, key, default).read_from(config))
 
 
-def activation_field(theirs: str, default: str) -> ConfigField:
+def activation_field(key: str, default: str) -> ConfigField:
     """The activation of the feed-forward layers."""
-    return ConfigField("activation", theirs, default, from_hf_activation, ACTIVATIONS.__getitem__)
+    return ConfigField("activation", key, default, from_hf_activation, ACTIVATIONS.__getitem__)
 
 
 def from_hf_activation(name: Any) -> str:
-    known = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | OTHER_ACTIVATIONS
-    if name not in known:
+    names = {hf_name: name_ for name_, hf_name in ACTIVATIONS.items()} | OTHER_ACTIVATIONS
+    if name not in names:
         raise UserError(
-            f"the checkpoint's activation must be one of {', '.join(sorted(known))}, got {name!r}."
+            f"the checkpoint's activation must be one of {', '.join(sorted(names))}, got {name!r}."
         )
-    return known[name]
+    return names[name]
 
 
 def resolve_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Canonical settings: a default size, given as 0 or explicitly, gets one spelling."""
-    width, found = settings["width"], dict(settings)
-    found["ffn_width"] = settings["ffn_width"] or 4 * width
+    width, resolved = settings["width"], dict(settings)
+    resolved["ffn_width"] = settings["ffn_width"] or 4 * width
     if settings["head_width"] * settings["heads"] == width:
-        found["head_width"] = 0
+        resolved["head_width"] = 0
     if settings["embedding_width"] == width:
-        found["embedding_width"] = 0
-    return found
+        resolved["embedding_width"] = 0
+    return resolved
 
 
 def to_json_value(value: Any) -> Any:
@@ -102,10 +102,10 @@ def to_set_value(value: Any) -> str:
 class TensorMapping:
     """Mapping from their tensors to one of ours, and back."""
 
-    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
+    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not define to_ours")
 
-    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+    def to_theirs(self, tensor: Tensor, count: int) -> list[Tensor]:
         """Split one of our tensors into `count` of theirs."""
         raise TypeError(f"{type(self).__name__} does not define to_theirs")
 
@@ -113,31 +113,21 @@ class TensorMapping:
 class Identity(TensorMapping):
     """Identity mapping of one tensor."""
 
-    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
-        return theirs[0]
+    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0]
 
-    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
-        return [ours]
+    def to_theirs(self, tensor: Tensor, count: int) -> list[Tensor]:
+        return [tensor]
 
 
 class Transpose(TensorMapping):
     """Transposed matrix: GPT-2's Conv1D stores (inputs, outputs)."""
 
-    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
-        return theirs[0].t()
+    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0].t()
 
-    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
-        return [ours.t()]
-
-
-class Concatenate(TensorMapping):
-    """Concatenation of tensors of equal shape: query, key and value projections in one matrix."""
-
-    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
-        return torch.cat(list(theirs))
-
-    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
-        return list(ours.chunk(count))
+    def to_theirs(self, tensor: Tensor, count: int) -> list[Tensor]:
+        return [tensor.t()]
 
 
 @dataclass(frozen=True)
@@ -154,17 +144,17 @@ class ResizeRows(TensorMapping):
     swapped_ids: tuple[int, int] | None = None
     """Two rows that are swapped."""
 
-    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
-        [table] = theirs
+    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor:
+        [table] = tensors
         if len(table) != self.theirs:
             raise ValueError(f"has {len(table)} rows, but config.json declares {self.theirs}")
-        return self._exchanged(_sized(table[self.first :], self.ours))
+        return self._swap_rows(_resize(table[self.first :], self.ours))
 
-    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
-        before = ours.new_zeros(self.first, *ours.shape[1:])
-        return [_sized(torch.cat([before, self._exchanged(ours)]), self.theirs)]
+    def to_theirs(self, tensor: Tensor, count: int) -> list[Tensor]:
+        before = tensor.new_zeros(self.first, *tensor.shape[1:])
+        return [_resize(torch.cat([before, self._swap_rows(tensor)]), self.theirs)]
 
-    def _exchanged(self, table: Tensor) -> Tensor:
+    def _swap_rows(self, table: Tensor) -> Tensor:
         if self.swapped_ids is None:
             return table
         order = list(range(len(table)))
@@ -173,7 +163,7 @@ class ResizeRows(TensorMapping):
         return table[order]
 
 
-def _sized(table: Tensor, rows: int) -> Tensor:
+def _resize(table: Tensor, rows: int) -> Tensor:
     """The table truncated or zero-padded to that many rows."""
     missing = max(0, rows - len(table))
     return torch.cat([table[:rows], table.new_zeros(missing, *table.shape[1:])])
@@ -190,17 +180,17 @@ class Reshape(TensorMapping):
     order: tuple[int, ...] = ()
     """Permutation of their axes before flattening into our shape; empty for none."""
 
-    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
-        [value] = theirs
+    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor:
+        [value] = tensors
         if value.shape != self.theirs:
             shape = tuple(value.shape)
             raise ValueError(f"is of shape {shape}, but config.json declares {self.theirs}")
         return value.permute(self._order).reshape(self.ours)
 
-    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
+    def to_theirs(self, tensor: Tensor, count: int) -> list[Tensor]:
         order = self._order
-        turned = ours.reshape([self.theirs[axis] for axis in order])
-        return [turned.permute([order.index(axis) for axis in range(len(order))])]
+        permuted = tensor.reshape([self.theirs[axis] for axis in order])
+        return [permuted.permute([order.index(axis) for axis in range(len(order))])]
 
     @property
     def _order(self) -> tuple[int, ...]:
@@ -213,27 +203,28 @@ class Unsqueeze(TensorMapping):
 
     mapping: TensorMapping
 
-    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
-        return self.mapping.to_ours([theirs[0].squeeze(0)])
+    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor:
+        return self.mapping.to_ours([tensors[0].squeeze(0)])
 
-    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
-        return [self.mapping.to_theirs(ours, 1)[0][None]]
+    def to_theirs(self, tensor: Tensor, count: int) -> list[Tensor]:
+        return [self.mapping.to_theirs(tensor, 1)[0][None]]
 
 
 @dataclass(frozen=True)
 class ConcatenateMapped(TensorMapping):
-    """Concatenation of tensors that are each mapped by `mapping`."""
+    """Concatenation of tensors of equal shape, each mapped by `mapping`: q, k, v in one matrix."""
 
     mapping: TensorMapping
 
-    def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
-        return torch.cat([self.mapping.to_ours([value]) for value in theirs])
+    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([self.mapping.to_ours([value]) for value in tensors])
 
-    def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
-        return [self.mapping.to_theirs(part, 1)[0] for part in ours.chunk(count)]
+    def to_theirs(self, tensor: Tensor, count: int) -> list[Tensor]:
+        return [self.mapping.to_theirs(part, 1)[0] for part in tensor.chunk(count)]
 
 
-IDENTITY, TRANSPOSE, CONCATENATE = Identity(), Transpose(), Concatenate()
+IDENTITY, TRANSPOSE = Identity(), Transpose()
+CONCATENATE = ConcatenateMapped(IDENTITY)
 
 
 @dataclass(frozen=True)
@@ -245,27 +236,27 @@ class WeightPair:
     mapping: TensorMapping = IDENTITY
 
 
-def weight_pair(ours: str, theirs: str, way: TensorMapping = IDENTITY) -> WeightPair:
+def weight_pair(name: str, hf_name: str, mapping: TensorMapping = IDENTITY) -> WeightPair:
     """One of our weights that is one of theirs."""
-    return WeightPair(ours, (theirs,), way)
+    return WeightPair(name, (hf_name,), mapping)
 
 
 def linear_pairs(
-    ours: str, theirs: str, way: TensorMapping = IDENTITY, *, bias: bool = True
+    key: str, hf_key: str, mapping: TensorMapping = IDENTITY, *, bias: bool = True
 ) -> Iterator[WeightPair]:
-    """A linear layer or norm: its weight, mapped by `way`, and its bias."""
-    yield weight_pair(f"{ours}.weight", f"{theirs}.weight", way)
+    """A linear layer or norm: its weight, mapped by `mapping`, and its bias."""
+    yield weight_pair(f"{key}.weight", f"{hf_key}.weight", mapping)
     if bias:
-        yield weight_pair(f"{ours}.bias", f"{theirs}.bias")
+        yield weight_pair(f"{key}.bias", f"{hf_key}.bias")
 
 
 def concatenated_pairs(
-    ours: str, theirs: Iterable[str], *, bias: bool = True
+    key: str, hf_keys: Iterable[str], *, bias: bool = True
 ) -> Iterator[WeightPair]:
     """A linear layer of ours that concatenates several of theirs."""
-    names = tuple(theirs)
+    names = tuple(hf_keys)
     for kind in ("weight", "bias") if bias else ("weight",):
-        yield WeightPair(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in names), CONCATENATE)
+        yield WeightPair(f"{key}.{kind}", tuple(f"{name}.{kind}" for name in names), CONCATENATE)
 
 
 @dataclass(frozen=True)
@@ -278,55 +269,57 @@ class NameTable:
     their_tied_names: Mapping[str, str]
     """Their name → the name in `pairs` of the same weight; may be absent from a checkpoint."""
 
-    def without_tied_names(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def without_tied_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Their weights by the names in `pairs`: which name of a tied weight is stored varies."""
-        found = {name: value for name, value in theirs.items() if name not in self.their_tied_names}
-        for name, kept in self.their_tied_names.items():
-            value = theirs.get(name)
-            if value is not None and not torch.equal(found.setdefault(kept, value), value):
+        weights = {
+            name: value for name, value in tensors.items() if name not in self.their_tied_names
+        }
+        for name, stored in self.their_tied_names.items():
+            value = tensors.get(name)
+            if value is not None and not torch.equal(weights.setdefault(stored, value), value):
                 raise UserError(
-                    f"{name} and {kept} should be one shared weight by config.json, but they "
+                    f"{name} and {stored} should be one shared weight by config.json, but they "
                     "differ; lmlab can't store both."
                 )
-        return found
+        return weights
 
-    def to_ours(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_ours(self, hf_weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Convert their weights, those named in `pairs`, to our state dict."""
-        found = {}
-        for each in self.pairs:
+        state = {}
+        for pair in self.pairs:
             try:
-                value = each.mapping.to_ours([theirs[name] for name in each.theirs])
+                value = pair.mapping.to_ours([hf_weights[name] for name in pair.theirs])
             except (RuntimeError, ValueError) as error:
-                names, reason = " and ".join(each.theirs), str(error).splitlines()[0]
+                names, reason = " and ".join(pair.theirs), str(error).splitlines()[0]
                 raise UserError(
                     f"the weights do not match config.json: {names} {reason}; restore the "
                     "matching pair."
                 ) from error
-            found[each.ours] = value.contiguous()
-        copies = {name: kept for name, kept in self.our_tied_names.items() if kept in found}
-        return found | {name: found[kept] for name, kept in copies.items()}
+            state[pair.ours] = value.contiguous()
+        copies = {name: stored for name, stored in self.our_tied_names.items() if stored in state}
+        return state | {name: state[stored] for name, stored in copies.items()}
 
-    def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Convert our state dict to their weights, tied ones once."""
-        found: dict[str, Tensor] = {}
-        for each in self.pairs:
-            values = each.mapping.to_theirs(ours[each.ours], len(each.theirs))
-            found |= {
-                name: value.contiguous() for name, value in zip(each.theirs, values, strict=True)
+        hf_weights: dict[str, Tensor] = {}
+        for pair in self.pairs:
+            values = pair.mapping.to_theirs(state[pair.ours], len(pair.theirs))
+            hf_weights |= {
+                name: value.contiguous() for name, value in zip(pair.theirs, values, strict=True)
             }
-        return found
+        return hf_weights
 
     @property
     def our_names(self) -> set[str]:
-        return {each.ours for each in self.pairs} | set(self.our_tied_names)
+        return {pair.ours for pair in self.pairs} | set(self.our_tied_names)
 
     @property
     def their_names(self) -> list[str]:
         """Their names in table order, without duplicates."""
-        return [name for each in self.pairs for name in each.theirs]
+        return [name for pair in self.pairs for name in pair.theirs]
 
-    def restricted_to(self, theirs: Iterable[str]) -> NameTable:
+    def restricted_to(self, names: Iterable[str]) -> NameTable:
         """The part of the table whose weights they have."""
-        there = set(theirs)
-        kept = tuple(each for each in self.pairs if there.issuperset(each.theirs))
-        return replace(self, pairs=kept)
+        available = set(names)
+        pairs = tuple(pair for pair in self.pairs if available.issuperset(pair.theirs))
+        return replace(self, pairs=pairs)

@@ -1,4 +1,4 @@
-"""Mention units for masking (ERNIE): entities annotated in the corpus or matched by a lexicon."""
+"""Mentions and phrases as masking units (ERNIE): annotated, or matched against a lexicon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import NO_ENTITY
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import TokenizerProtocol
-from lmlab.data.languages.capitals import country_table
+from lmlab.data.countries import country_table
 from lmlab.data.wordnet import load_wordnet
 from lmlab.objectives.masking.token_masking import shift_right
 from lmlab.objectives.masking.whole_word_masking import WordUnits
@@ -25,14 +25,14 @@ def read_lexicon(names: str) -> tuple[str, ...]:
     `countries`: countries, capitals and cities in Chinese and English. `wordnet`: WordNet's
     multi-word lemmas. Anything else is a UTF-8 file with one name per line.
     """
-    found: dict[str, None] = {}
+    phrases: dict[str, None] = {}
     for name in filter(None, (part.strip() for part in names.split(","))):
-        found.update(
+        phrases.update(
             dict.fromkeys(
                 BUILTIN_LEXICONS[name]() if name in BUILTIN_LEXICONS else _read_file(name)
             )
         )
-    return tuple(found)
+    return tuple(phrases)
 
 
 @cache
@@ -73,8 +73,8 @@ class MentionUnits:
     texts are matched against a lexicon.
 
     Lexicon names are compared as tokens, left to right, longest match first, at word boundaries. A
-    name with a token unknown to the tokeniser is never matched. The lexicon is read when the
-    tokeniser is known; before that there are no names, and scoring needs none. Cost: O(T) table
+    name with a token unknown to the tokenizer is never matched. The lexicon is read when the
+    tokenizer is known; before that there are no names, and scoring needs none. Cost: O(T) table
     look-ups for each length of the names with the same first token.
     """
 
@@ -86,14 +86,14 @@ class MentionUnits:
         self._lengths: dict[int, tuple[int, ...]] = {}
         """Possible name lengths by first token, longest first."""
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """Tokenise the names, and learn where words begin."""
-        self.words.setup_tokenizer(pieces)
+        self.words.setup_tokenizer(tokenizer)
         self.names = self.lexicon()
         unknown = self.words.vocabulary.unknown
         self._numbers, lengths = {}, dict[int, set[int]]()
         for number, name in enumerate(self.names):
-            tokens = tuple(pieces.encode(name))
+            tokens = tuple(tokenizer.encode(name))
             if tokens and unknown not in tokens:
                 self._numbers.setdefault(tokens, number)
                 lengths.setdefault(tokens[0], set()).add(len(tokens))
@@ -104,12 +104,12 @@ class MentionUnits:
 
         Entities annotated in the corpus are numbered after the lexicon's names.
         """
-        return self._found(batch, allowed, self.words.starts(batch, allowed))[0]
+        return self._mentions(batch, allowed, self.words.starts(batch, allowed))[0]
 
     def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
         """(B, T) bool: where a mention begins, or a word outside of mentions."""
         starts = self.words.starts(batch, allowed)
-        covering, first = self._found(batch, allowed, starts)
+        covering, first = self._mentions(batch, allowed, starts)
         inside = covering >= 0
         # An annotated mention may end within a word, whose rest is then a unit of its own.
         rest = allowed & shift_right(inside, fill=False)
@@ -117,20 +117,22 @@ class MentionUnits:
 
     def name(self, number: int) -> str:
         """The name with this id; a placeholder for entities annotated in the corpus."""
-        own = number < len(self.names)
-        return self.names[number] if own else f"told {number - len(self.names)}"
+        in_lexicon = number < len(self.names)
+        return self.names[number] if in_lexicon else f"told {number - len(self.names)}"
 
-    def _found(self, batch: Batch, allowed: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    def _mentions(self, batch: Batch, allowed: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T) which name covers each position, and whether it begins there."""
         covering, first = self._by_lexicon(batch, allowed, starts)
         if batch.entities is None:
             return covering, first
-        told = batch.entities.masked_fill(~allowed, NO_ENTITY)
-        inside, before = told != NO_ENTITY, told.roll(1, 1)  # position 0 is never allowed
-        tells = inside.any(1, keepdim=True)
-        numbers = torch.where(inside, told + len(self.names), -1)
-        begins = inside & (told != before)
-        return torch.where(tells, numbers, covering), torch.where(tells, begins, first)
+        entities = batch.entities.masked_fill(~allowed, NO_ENTITY)
+        inside, previous = entities != NO_ENTITY, entities.roll(1, 1)  # position 0 is never allowed
+        has_annotation = inside.any(1, keepdim=True)
+        numbers = torch.where(inside, entities + len(self.names), -1)
+        is_first = inside & (entities != previous)
+        return torch.where(has_annotation, numbers, covering), torch.where(
+            has_annotation, is_first, first
+        )
 
     def _by_lexicon(self, batch: Batch, allowed: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         covering = torch.full(allowed.shape, -1)
@@ -139,25 +141,25 @@ class MentionUnits:
             # A mention ends where the next word begins, or where the text ends.
             stops = starts | ~allowed
             rows = zip(batch.tokens.tolist(), starts.tolist(), stops.tolist(), strict=True)
-            for row, (tokens, begin, stop) in enumerate(rows):
-                for place, length, number in self._match(tokens, begin, [*stop, True]):
-                    covering[row, place : place + length] = number
-                    first[row, place] = True
+            for row, (tokens, is_start, is_stop) in enumerate(rows):
+                for position, length, number in self._match(tokens, is_start, [*is_stop, True]):
+                    covering[row, position : position + length] = number
+                    first[row, position] = True
         return covering.to(allowed.device), first.to(allowed.device)
 
     def _match(
-        self, tokens: list[int], begin: list[bool], stop: list[bool]
+        self, tokens: list[int], is_start: list[bool], is_stop: list[bool]
     ) -> list[tuple[int, int, int]]:
         """Position, length and name id of each mention in a row."""
-        found, free = [], 0
-        for place, token in enumerate(tokens):
-            if not begin[place] or place < free:
+        matches, next_free = [], 0
+        for position, token in enumerate(tokens):
+            if not is_start[position] or position < next_free:
                 continue
             for length in self._lengths.get(token, ()):
-                end = place + length
-                number = self._numbers.get(tuple(tokens[place:end]))
-                if number is not None and end < len(stop) and stop[end]:
-                    found.append((place, length, number))
-                    free = end
+                end = position + length
+                number = self._numbers.get(tuple(tokens[position:end]))
+                if number is not None and end < len(is_stop) and is_stop[end]:
+                    matches.append((position, length, number))
+                    next_free = end
                     break
-        return found
+        return matches

@@ -1,4 +1,4 @@
-"""Pseudo-log-likelihood scoring: masked copies of texts, batched to a token budget."""
+"""Pseudo-log-likelihood scoring of masked LMs: masked copies of texts, in token-budget batches."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ in reading order."""
 
 def scored_positions(batch: Batch, vocabulary: Vocabulary) -> Tensor:
     """(B, T) bool: all tokens but position 0 and the end token, since the length is given."""
-    places = batch.targets_mask()
-    return places if vocabulary.end is None else places & (batch.tokens != vocabulary.end)
+    positions = batch.targets_mask()
+    return positions if vocabulary.end is None else positions & (batch.tokens != vocabulary.end)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,36 +43,36 @@ class MaskedCopies:
     words: Tensor | None = None
     """(B, T) word index of each position, if the rest of the target's word is masked too."""
 
-    def masks_of(self, here: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """(n, length) masked positions and targets of the copies `here` (n,)."""
-        rows = self.rows[here]
+    def masks_of(self, copies: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """(n, length) masked positions and targets of the `copies` (n,)."""
+        rows = self.rows[copies]
         if self.places is None:
-            asked = self.targets[rows, :length]
-            nothing = torch.zeros_like(asked)
-            return nothing if self.masked is None else self.masked[rows, :length], asked
-        place = torch.arange(length, device=rows.device)
-        asked = place == self.places[here][:, None]
+            targets = self.targets[rows, :length]
+            unmasked = torch.zeros_like(targets)
+            return unmasked if self.masked is None else self.masked[rows, :length], targets
+        positions = torch.arange(length, device=rows.device)
+        targets = positions == self.places[copies][:, None]
         if self.words is None:
-            return asked, asked
+            return targets, targets
         words = self.words[rows, :length]
-        own = words.gather(1, self.places[here][:, None])
-        return (words == own) & (place >= self.places[here][:, None]), asked
+        target_words = words.gather(1, self.places[copies][:, None])
+        return (words == target_words) & (positions >= self.places[copies][:, None]), targets
 
 
-def mask_each(asked: Tensor, words: Tensor | None = None) -> MaskedCopies:
-    """One copy per position of `asked` (B, T), masked in it, with the rest of its word if given."""
-    rows, places = asked.nonzero(as_tuple=True)
-    return MaskedCopies(rows=rows, places=places, targets=asked, words=words)
+def mask_each(targets: Tensor, words: Tensor | None = None) -> MaskedCopies:
+    """One copy per position of `targets` (B, T), masked with the rest of its word if given."""
+    rows, positions = targets.nonzero(as_tuple=True)
+    return MaskedCopies(rows=rows, places=positions, targets=targets, words=words)
 
 
-def mask_together(asked: Tensor, hidden: Tensor | None) -> MaskedCopies:
-    """One copy per row with `hidden` (B, T) masked, or nothing, and all of `asked` as targets."""
-    rows = asked.any(1).nonzero()[:, 0]
-    return MaskedCopies(rows=rows, places=None, targets=asked, masked=hidden)
+def mask_together(targets: Tensor, masked: Tensor | None) -> MaskedCopies:
+    """One copy per row with `masked` (B, T) or nothing masked, and all of `targets`."""
+    rows = targets.any(1).nonzero()[:, 0]
+    return MaskedCopies(rows=rows, places=None, targets=targets, masked=masked)
 
 
 def score_masked_copies(
-    ask: ScoreMasked,
+    score: ScoreMasked,
     batch: Batch,
     copies: MaskedCopies,
     *,
@@ -83,17 +83,17 @@ def score_masked_copies(
     Copies of many rows are batched by similar length and cut to the longest, so that memory is
     bounded by `tokens_at_once` (or one copy) whatever the texts are.
     """
-    found, indices = [], []
-    for here, length in _groups(batch.lengths[copies.rows], tokens_at_once):
-        rows = copies.rows[here]
-        hidden, asked = copies.masks_of(here, length)
-        found.append(ask(_shortened(batch.select(rows), length), hidden, asked))
-        which, places = asked.nonzero(as_tuple=True)
-        indices.append((rows[which], places))
-    if not found:
+    scores, indices = [], []
+    for group, length in _groups(batch.lengths[copies.rows], tokens_at_once):
+        rows = copies.rows[group]
+        masked, targets = copies.masks_of(group, length)
+        scores.append(score(_shortened(batch.select(rows), length), masked, targets))
+        copy_index, positions = targets.nonzero(as_tuple=True)
+        indices.append((rows[copy_index], positions))
+    if not scores:
         return torch.zeros(batch.tokens.shape, device=batch.tokens.device)
-    values = torch.cat(found)
-    index = tuple(torch.cat(each) for each in zip(*indices, strict=True))
+    values = torch.cat(scores)
+    index = tuple(torch.cat(parts) for parts in zip(*indices, strict=True))
     return values.new_zeros(batch.tokens.shape).index_put(index, values)
 
 
@@ -105,13 +105,13 @@ def _groups(lengths: Tensor, tokens_at_once: int) -> Iterator[tuple[Tensor, int]
     by_length: list[int] = lengths[order].tolist()
     first = 0
     while first < len(by_length):
-        longest = by_length[first]
-        last = first + max(1, tokens_at_once // max(longest, 1))
+        max_length = by_length[first]
+        last = first + max(1, tokens_at_once // max(max_length, 1))
         # Rows of one length need no padding mask, unless too few of them are left.
-        alike = first + sum(1 for length in by_length[first:last] if length == longest)
-        if (alike - first) * longest * 2 >= tokens_at_once:
+        alike = first + sum(1 for length in by_length[first:last] if length == max_length)
+        if (alike - first) * max_length * 2 >= tokens_at_once:
             last = alike
-        yield order[first:last], longest
+        yield order[first:last], max_length
         first = last
 
 

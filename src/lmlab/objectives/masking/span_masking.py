@@ -1,4 +1,4 @@
-"""Span masking (SpanBERT): contiguous spans of whole words (Joshi et al. 2020)."""
+"""Span masking of whole words: geometric lengths (SpanBERT) or p(n) ∝ 1/n (ALBERT)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lmlab.layers.per_example_rng import per_example_uniform
 from lmlab.objectives.masking.whole_word_masking import TokenUnits
 
 
-def geometric_lengths(p: float = 0.2, longest: int = 10) -> tuple[float, ...]:
-    """P(length = 1 … longest) ∝ (1 - p)^(length - 1): SpanBERT's, with a mean of 3.8."""
-    return _normalised([(1 - p) ** (length - 1) for length in range(1, longest + 1)])
+def geometric_lengths(p: float = 0.2, max_length: int = 10) -> tuple[float, ...]:
+    """P(length = 1 … max_length) ∝ (1 - p)^(length - 1): SpanBERT's, with a mean of 3.8."""
+    return _normalised([(1 - p) ** (length - 1) for length in range(1, max_length + 1)])
 
 
-def harmonic_lengths(longest: int = 3) -> tuple[float, ...]:
-    """P(length = 1 … longest) ∝ 1 / length: ALBERT's n-gram masking (Lan et al. 2020)."""
-    return _normalised([1 / length for length in range(1, longest + 1)])
+def harmonic_lengths(max_length: int = 3) -> tuple[float, ...]:
+    """P(length = 1 … max_length) ∝ 1 / length: ALBERT's n-gram masking (Lan et al. 2020)."""
+    return _normalised([1 / length for length in range(1, max_length + 1)])
 
 
 def _normalised(weights: Sequence[float]) -> tuple[float, ...]:
@@ -53,57 +53,57 @@ class SpanMasking:
         starts = self.units.starts(batch, allowed)
         word = (starts.cumsum(1) - 1).masked_fill(~allowed, 0)
         words = starts.sum(1).tolist()
-        hidden = torch.zeros(len(batch), max([1, *words]), dtype=torch.bool)
-        drawn = per_example_uniform(
-            (len(batch), 3, hidden.shape[1] + 1), hidden.device, generator=generator
+        masked = torch.zeros(len(batch), max([1, *words]), dtype=torch.bool)
+        uniforms = per_example_uniform(
+            (len(batch), 3, masked.shape[1] + 1), masked.device, generator=generator
         )
-        for row, (count, draws) in enumerate(zip(words, drawn.tolist(), strict=True)):
-            for first, length in self.place_spans(count, draws):
-                hidden[row, first : first + length] = True
-        return hidden.to(allowed.device).gather(1, word) & allowed
+        for row, (count, row_uniforms) in enumerate(zip(words, uniforms.tolist(), strict=True)):
+            for first, length in self.place_spans(count, row_uniforms):
+                masked[row, first : first + length] = True
+        return masked.to(allowed.device).gather(1, word) & allowed
 
-    def place_spans(self, words: int, draws: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
+    def place_spans(self, words: int, uniforms: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
         """First word and length of each span in a text of so many words.
 
-        `draws` are three rows of at least `words` + 1 numbers in [0, 1).
+        `uniforms` are three rows of at least `words` + 1 numbers in [0, 1).
         """
-        for_lengths, for_places, for_order = draws
-        lengths = self._drawn(words, for_lengths)
+        for_lengths, for_slots, for_order = uniforms
+        lengths = self._sample_lengths(words, for_lengths)
         # A span and the word after it are one block; the positions of the blocks among the other
         # words are a uniformly random subset.
-        places = words + 1 - sum(lengths)
-        chosen = sorted(_shuffled(for_places[:places])[: len(lengths)])
-        found, before = [], 0
+        slots = words + 1 - sum(lengths)
+        chosen = sorted(_argsort(for_slots[:slots])[: len(lengths)])
+        spans, offset = [], 0
         # Shuffled, because the length sampled last is cut to the budget and may stand anywhere.
-        for place, rank in zip(chosen, _shuffled(for_order[: len(lengths)]), strict=True):
-            found.append((place + before, lengths[rank]))
-            before += lengths[rank]
-        return found
+        for slot, rank in zip(chosen, _argsort(for_order[: len(lengths)]), strict=True):
+            spans.append((slot + offset, lengths[rank]))
+            offset += lengths[rank]
+        return spans
 
-    def _drawn(self, words: int, draws: Sequence[float]) -> list[int]:
+    def _sample_lengths(self, words: int, uniforms: Sequence[float]) -> list[int]:
         """Span lengths that add up to the budget, or to what fits."""
         if words == 0:
             return []
         exact = self.rate * words
-        share = max(1, math.floor(exact) + (draws[0] < exact - math.floor(exact)))
-        found: list[int] = []
-        for draw in draws[1 : words + 1]:
-            room = min(share, words - len(found)) - sum(found)
-            if room < 1:
+        share = max(1, math.floor(exact) + (uniforms[0] < exact - math.floor(exact)))
+        lengths: list[int] = []
+        for uniform in uniforms[1 : words + 1]:
+            remaining = min(share, words - len(lengths)) - sum(lengths)
+            if remaining < 1:
                 break
-            found.append(min(self._length(draw), room))
-        return found
+            lengths.append(min(self._invert_length_cdf(uniform), remaining))
+        return lengths
 
-    def _length(self, draw: float) -> int:
+    def _invert_length_cdf(self, uniform: float) -> int:
         """Sample a length by inverting the cumulative distribution at a number in [0, 1)."""
         so_far = 0.0
         for length, probability in enumerate(self.lengths, start=1):
             so_far += probability
-            if draw < so_far:
+            if uniform < so_far:
                 return length
         return len(self.lengths)
 
 
-def _shuffled(draws: Sequence[float]) -> list[int]:
+def _argsort(keys: Sequence[float]) -> list[int]:
     """The permutation that sorts the random numbers."""
-    return sorted(range(len(draws)), key=draws.__getitem__)
+    return sorted(range(len(keys)), key=keys.__getitem__)

@@ -1,4 +1,4 @@
-"""Token masking for masked LMs: which tokens are masked, and what replaces them."""
+"""Token masking (BERT): independent selection, 80/10/10 replacement, static masks, masked views."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import sample_uniform
 from lmlab.layers.per_example_rng import per_example_generator, per_example_uniform
@@ -39,20 +41,20 @@ class IndependentMasking:
     def __call__(
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
-        return ensure_one_masked(drawn.masked_fill(~allowed, 2.0), drawn < self.rate, allowed)
+        uniforms = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        return ensure_one_masked(uniforms.masked_fill(~allowed, 2.0), uniforms < self.rate, allowed)
 
 
-def ensure_one_masked(drawn: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
-    """The chosen positions (B, T); in a row without any, the allowed one with the lowest draw.
+def ensure_one_masked(uniforms: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
+    """The chosen positions (B, T); in a row without any, the allowed one with the lowest number.
 
     A text without masked tokens has no loss, which is frequent for short texts: the published codes
-    mask the rounded share, at least one. `drawn` is high where masking is not allowed. Positions
-    with equal draws, such as those of one word, are taken together.
+    mask the rounded share, at least one. `uniforms` is high where masking is not allowed. Positions
+    with equal numbers, such as those of one word, are taken together.
     """
-    lowest = drawn == drawn.amin(1, keepdim=True)
-    lonely = ~(chosen & allowed).any(1, keepdim=True)
-    return (chosen | (lowest & lonely)) & allowed
+    lowest = uniforms == uniforms.amin(1, keepdim=True)
+    none_chosen = ~(chosen & allowed).any(1, keepdim=True)
+    return (chosen | (lowest & none_chosen)) & allowed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,27 +82,26 @@ class MaskReplacement:
         self, tokens: Tensor, chosen: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """The tokens (B, T) with those at `chosen` replaced."""
-        drawn = per_example_uniform(tokens.shape, tokens.device, generator=generator)
+        uniforms = per_example_uniform(tokens.shape, tokens.device, generator=generator)
         if self.per_span:
-            drawn = drawn.gather(1, run_starts(~chosen | ~shift_right(chosen, fill=False)))
-        shown = tokens.masked_fill(
-            chosen & (drawn < self.mask), require_mask_token(self.vocabulary)
+            uniforms = uniforms.gather(1, run_starts(~chosen | ~shift_right(chosen, fill=False)))
+        inputs = tokens.masked_fill(
+            chosen & (uniforms < self.mask), require_mask_token(self.vocabulary)
         )
-        swapped = chosen & (drawn >= self.mask) & (drawn < self.mask + self.random)
-        return torch.where(swapped, self._random(tokens, generator), shown)
+        swapped = chosen & (uniforms >= self.mask) & (uniforms < self.mask + self.random)
+        return torch.where(swapped, self._random(tokens, generator), inputs)
 
     def _random(self, tokens: Tensor, generator: torch.Generator | None) -> Tensor:
         """Tokens sampled uniformly from those that can be predicted."""
-        table = ordinary_token_ids(self.vocabulary).to(tokens.device)
-        drawn = per_example_uniform(tokens.shape, tokens.device, generator=generator)
-        return table[(drawn * len(table)).long().clamp(max=len(table) - 1)]
+        uniforms = per_example_uniform(tokens.shape, tokens.device, generator=generator)
+        return ordinary_tokens_at(self.vocabulary, uniforms)
 
 
 def require_mask_token(vocabulary: Vocabulary) -> int:
     """The id of the mask token; raises an error if there is none."""
     if vocabulary.mask is None:
         raise UserError(
-            "this objective needs a mask token, and the tokeniser has neither <mask> nor "
+            "this objective needs a mask token, and the tokenizer has neither <mask> nor "
             "[MASK]; add one to its tokenizer.json, or train one with --tokenizer bpe."
         )
     return vocabulary.mask
@@ -113,14 +114,20 @@ def ordinary_token_ids(vocabulary: Vocabulary) -> Tensor:
     return torch.tensor([i for i in range(vocabulary.size) if i not in never])
 
 
+def ordinary_tokens_at(vocabulary: Vocabulary, uniforms: Tensor) -> Tensor:
+    """Uniformly distributed ordinary tokens, from numbers in [0, 1)."""
+    table = ordinary_token_ids(vocabulary).to(uniforms.device)
+    return table[(uniforms * len(table)).long().clamp(max=len(table) - 1)]
+
+
 def maskable_positions(batch: Batch, vocabulary: Vocabulary) -> Tensor:
     """(B, T) bool: positions that may be masked: no padding, start or end token."""
-    kept = batch.mask()
-    for symbol in (vocabulary.start, vocabulary.end):
-        if symbol is not None:
-            kept = kept & (batch.tokens != symbol)
+    maskable = batch.mask()
+    for token in (vocabulary.start, vocabulary.end):
+        if token is not None:
+            maskable = maskable & (batch.tokens != token)
     # Position 0 is context, whatever it holds.
-    return kept & batch.targets_mask()
+    return maskable & batch.targets_mask()
 
 
 def shift_right(values: Tensor, *, fill: bool) -> Tensor:
@@ -131,8 +138,8 @@ def shift_right(values: Tensor, *, fill: bool) -> Tensor:
 
 def run_starts(starts: Tensor) -> Tensor:
     """(B, T) start position of each position's run: the last of `starts` (B, T) up to it."""
-    place = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
-    return place.masked_fill(~starts, 0).cummax(1).values
+    positions = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
+    return positions.masked_fill(~starts, 0).cummax(1).values
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -162,13 +169,25 @@ class StaticMasking:
     duplicates: int = 10
 
     def __call__(
-        self, draw: MaskSampler, batch: Batch, *, generator: torch.Generator | None = None
+        self, sample_mask: MaskSampler, batch: Batch, *, generator: torch.Generator | None = None
     ) -> MaskedBatch:
-        """The result of `draw`, with each row's own random numbers."""
+        """The result of `sample_mask`, with each row's own random numbers."""
         if batch.continues_previous:
-            return draw(batch, generator)
-        which = (
+            return sample_mask(batch, generator)
+        duplicate = (
             sample_uniform((len(batch),), batch.tokens.device, generator=generator)
             * self.duplicates
         )
-        return draw(batch, per_example_generator(self.seed, batch.rows, which.long()))
+        return sample_mask(batch, per_example_generator(self.seed, batch.rows, duplicate.long()))
+
+
+def masked_view(batch: Batch, inputs: Tensor, masked: Tensor) -> View:
+    """The `inputs` (B, T), with the clean tokens as targets at the `masked` positions (B, T)."""
+    positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    return View(
+        inputs=inputs,
+        lengths=batch.lengths,
+        attention_mask=FullMask(),
+        targets=batch.tokens.masked_fill(~masked, NO_TARGET),
+        clean_positions=positions.expand_as(batch.tokens).masked_fill(~masked, -1),
+    )

@@ -1,4 +1,4 @@
-"""Whole-word masking: grouping subword tokens into words, and masking them together."""
+"""Whole-word masking: subwords grouped into words (WordPiece, BPE, characters), masked together."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class TokenUnits(Protocol):
 
 
 class WordUnits:
-    """Words, by the spelling of the tokens; every token is one until the tokeniser is known.
+    """Words, by the spelling of the tokens; every token is one until the tokenizer is known.
 
     WordPiece marks continuations (##), byte-level BPE and Unigram the start of a word (Ġ, ▁); with
-    a character tokeniser, words are runs of letters and digits. An ideograph is a word, as in BERT,
+    a character tokenizer, words are runs of letters and digits. An ideograph is a word, as in BERT,
     because such text has no spaces.
     """
 
@@ -52,19 +52,19 @@ class WordUnits:
         self._marked = False
         """Whether tokens themselves mark that they continue a word."""
 
-    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """Classify every token of the vocabulary once."""
-        tokens = [pieces.token(i) for i in range(self.vocabulary.size)]
+        tokens = [tokenizer.token(i) for i in range(self.vocabulary.size)]
         ordinary = set(ordinary_token_ids(self.vocabulary).tolist())
-        begins, ends = WORD_RULES.get(pieces.kind, _every_token)(tokens)
-        self._marked = pieces.kind in ("word", "wordpiece", "bpe", "unigram")
-        alone = [i not in ordinary or i == self.vocabulary.unknown for i in range(len(tokens))]
-        self._begins = torch.tensor(begins) | torch.tensor(alone)
-        self._ends = torch.tensor(ends) | torch.tensor(alone)
+        begins, ends = WORD_RULES.get(tokenizer.kind, _every_token)(tokens)
+        self._marked = tokenizer.kind in ("word", "wordpiece", "bpe", "unigram")
+        is_single = [i not in ordinary or i == self.vocabulary.unknown for i in range(len(tokens))]
+        self._begins = torch.tensor(begins) | torch.tensor(is_single)
+        self._ends = torch.tensor(ends) | torch.tensor(is_single)
 
     @property
     def word_start_tokens(self) -> Tensor | None:
-        """(V,) bool: tokens that may begin a word; None until the tokeniser is known, and for
+        """(V,) bool: tokens that may begin a word; None until the tokenizer is known, and for
         characters, where any may."""
         return self._begins if self._marked else None
 
@@ -92,9 +92,9 @@ class WholeWordMasking:
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         starts = self.units.starts(batch, allowed) | ~allowed
-        drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
-        drawn = drawn.gather(1, run_starts(starts))
-        return ensure_one_masked(drawn.masked_fill(~allowed, 2.0), drawn < self.rate, allowed)
+        uniforms = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        uniforms = uniforms.gather(1, run_starts(starts))
+        return ensure_one_masked(uniforms.masked_fill(~allowed, 2.0), uniforms < self.rate, allowed)
 
 
 WordBoundaryFlags = tuple[list[bool], list[bool]]

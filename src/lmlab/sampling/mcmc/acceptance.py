@@ -7,7 +7,7 @@ per row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,40 +29,6 @@ class TransitionResult:
     """(C,) bool: whether the text changed."""
 
 
-class AcceptanceRule(Protocol):
-    """Acceptance rule for proposals."""
-
-    @property
-    def name(self) -> str:
-        """gibbs or metropolis."""
-        ...
-
-    def initialise(self, state: ChainState) -> ChainState:
-        """The state with what the rule needs (energies)."""
-        ...
-
-    def log_acceptance(
-        self,
-        energies: Tensor,
-        proposed: Tensor,
-        forward: Tensor,
-        backward: Tensor,
-        temperature: float = 1.0,
-    ) -> Tensor:
-        """(…) log acceptance probability, from the energies of both texts and the log-probabilities
-        of proposing each from the other."""
-        ...
-
-    def accept(
-        self,
-        state: ChainState,
-        proposed: ProposedTexts,
-        *,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-    ) -> TransitionResult: ...
-
-
 @dataclass(frozen=True)
 class GibbsAcceptance:
     """Gibbs sampling: accept every proposal (Geman and Geman 1984; Wang and Cho 2019 for BERT).
@@ -77,23 +43,11 @@ class GibbsAcceptance:
         return state
 
     def log_acceptance(
-        self,
-        energies: Tensor,
-        proposed: Tensor,
-        forward: Tensor,
-        backward: Tensor,
-        temperature: float = 1.0,
+        self, energies: Tensor, proposed: Tensor, forward: Tensor, *_: Any
     ) -> Tensor:
         return torch.zeros_like(forward)
 
-    def accept(
-        self,
-        state: ChainState,
-        proposed: ProposedTexts,
-        *,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-    ) -> TransitionResult:
+    def accept(self, state: ChainState, proposed: ProposedTexts, **_: Any) -> TransitionResult:
         changed = texts_differ(state.batch, proposed.batch)
         after = replace(state, batch=proposed.batch)
         return TransitionResult(state=after, accepted=torch.ones_like(changed), changed=changed)
@@ -112,8 +66,7 @@ class MetropolisHastings:
     name: str = "metropolis"
 
     def initialise(self, state: ChainState) -> ChainState:
-        energies = self.target.energies(state.batch, state.blanks)
-        return replace(state, energies=energies)
+        return replace(state, energies=self.target.energies(state.batch, state.blanks))
 
     def log_acceptance(
         self,
@@ -123,8 +76,12 @@ class MetropolisHastings:
         backward: Tensor,
         temperature: float = 1.0,
     ) -> Tensor:
-        """Between two texts of infinite energy every step is accepted: the chain searches for the
-        support, and the ratio 0/0 is undefined."""
+        """(…) log acceptance probability, from the energies of both texts and the log-probabilities
+        of proposing each from the other.
+
+        Between two texts of infinite energy every step is accepted: the chain searches for the
+        support, and the ratio 0/0 is undefined.
+        """
         ratio = (energies - proposed) / temperature + backward - forward
         return ratio.nan_to_num(nan=0.0, posinf=0.0, neginf=-torch.inf).clamp(max=0.0)
 
@@ -136,41 +93,44 @@ class MetropolisHastings:
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> TransitionResult:
-        assert state.energies is not None, "begin(state) gives the energies"
-        other = texts_differ(state.batch, proposed.batch)
+        assert state.energies is not None, "initialise(state) computes the energies"
+        differs = texts_differ(state.batch, proposed.batch)
         energies = state.energies.clone()
-        if other.any():
-            rows = other.nonzero()[:, 0]
+        if differs.any():
+            rows = differs.nonzero()[:, 0]
             blanks = None if state.blanks is None else state.blanks[rows]
-            energies[other] = self.target.energies(proposed.batch.select(rows), blanks)
-        log_chance = self.log_acceptance(
+            energies[differs] = self.target.energies(proposed.batch.select(rows), blanks)
+        log_acceptance = self.log_acceptance(
             state.energies, energies, proposed.forward, proposed.backward, temperature
         )
-        coins = torch.rand(len(other), generator=generator, dtype=torch.float64)
-        accepted = coins.to(log_chance.device).log() < log_chance
+        coins = torch.rand(len(differs), generator=generator, dtype=torch.float64)
+        accepted = coins.to(log_acceptance.device).log() < log_acceptance
         after = replace(
             state,
-            batch=_chosen(accepted, proposed.batch, state.batch),
+            batch=_select_rows(accepted, proposed.batch, state.batch),
             energies=torch.where(accepted, energies, state.energies),
         )
-        return TransitionResult(state=after, accepted=accepted, changed=accepted & other)
+        return TransitionResult(state=after, accepted=accepted, changed=accepted & differs)
+
+
+AcceptanceRule = GibbsAcceptance | MetropolisHastings
 
 
 def texts_differ(one: Batch, other: Batch) -> Tensor:
     """(C,) bool: rows whose texts differ."""
     width = min(one.tokens.shape[1], other.tokens.shape[1])
     # Beyond the narrower batch, rows of equal length hold only padding.
-    unlike = (one.tokens[:, :width] != other.tokens[:, :width]) & one.mask()[:, :width]
-    return unlike.any(1) | (one.lengths != other.lengths)
+    differs = (one.tokens[:, :width] != other.tokens[:, :width]) & one.mask()[:, :width]
+    return differs.any(1) | (one.lengths != other.lengths)
 
 
-def _chosen(first: Tensor, one: Batch, other: Batch) -> Batch:
-    """Rows of `one` where `first` (C,) is true, of `other` elsewhere."""
+def _select_rows(use_one: Tensor, one: Batch, other: Batch) -> Batch:
+    """Rows of `one` where `use_one` (C,) is true, of `other` elsewhere."""
     width = max(one.tokens.shape[1], other.tokens.shape[1])
-    mine, theirs = (
-        torch.nn.functional.pad(each.tokens, (0, width - each.tokens.shape[1]))
-        for each in (one, other)
+    one_tokens, other_tokens = (
+        torch.nn.functional.pad(batch.tokens, (0, width - batch.tokens.shape[1]))
+        for batch in (one, other)
     )
-    lengths = torch.where(first, one.lengths, other.lengths)
-    chosen = torch.where(first[:, None], mine, theirs)[:, : int(lengths.max())]
-    return replace_tokens(other, chosen, lengths)
+    lengths = torch.where(use_one, one.lengths, other.lengths)
+    tokens = torch.where(use_one[:, None], one_tokens, other_tokens)[:, : int(lengths.max())]
+    return replace_tokens(other, tokens, lengths)

@@ -1,4 +1,4 @@
-"""MCMC convergence diagnostics: split R-hat, effective sample size, autocorrelation.
+"""MCMC results and convergence: R-hat, ESS, autocorrelation, chain recording, mixing warnings.
 
 All are computed from a scalar of each text, such as its energy: an array (C, N) of C chains and N
 recorded values.
@@ -52,9 +52,7 @@ def r_hat(readings: ChainValues) -> float:
     if not np.isfinite(readings).all() or _halves(readings) is None:
         return math.nan
     folded = np.abs(readings - np.median(readings))
-    found = [split_r_hat(_normal_scores(each)) for each in (readings, folded)]
-    known = [each for each in found if not math.isnan(each)]
-    return max(known) if known else math.nan
+    return _max_defined([split_r_hat(_normal_scores(values)) for values in (readings, folded)])
 
 
 def effective_sample_size(readings: ChainValues) -> float:
@@ -77,8 +75,8 @@ def effective_sample_size(readings: ChainValues) -> float:
     correlations = 1 - (within - covariances) / variance
     correlations[0] = 1.0
     total = _initial_monotone_sum(correlations)
-    most = chains * length * math.log10(chains * length)
-    return min(chains * length / max(total, 1e-12), most)
+    max_size = chains * length * math.log10(chains * length)
+    return min(chains * length / max(total, 1e-12), max_size)
 
 
 def autocorrelation(readings: ChainValues, lags: int) -> list[float]:
@@ -113,10 +111,10 @@ def _normal_scores(readings: ChainValues) -> ChainValues:
 def _autocovariances(readings: ChainValues) -> ChainValues:
     """(C, N) autocovariances of each chain at all lags, divided by N; by FFT."""
     length = readings.shape[1]
-    apart = readings - readings.mean(axis=1, keepdims=True)
-    spectrum = np.fft.rfft(apart, n=2 * length, axis=1)
-    found: ChainValues = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length] / length
-    return found
+    centred = readings - readings.mean(axis=1, keepdims=True)
+    spectrum = np.fft.rfft(centred, n=2 * length, axis=1)
+    autocovariances: ChainValues = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length] / length
+    return autocovariances
 
 
 def _initial_monotone_sum(correlations: ChainValues) -> float:
@@ -237,20 +235,20 @@ class ChainMonitor:
         self._refills = torch.zeros(3, dtype=torch.float64)
         self._resizes = torch.zeros(3, dtype=torch.float64)
 
-    def count(self, stepped: TransitionResult, *, burning: bool, resizing: bool) -> None:
+    def count(self, transition: TransitionResult, *, burning: bool, resizing: bool) -> None:
         """Count the accepted and changed proposals of one step of all chains."""
-        taken, changed = int(stepped.accepted.sum()), int(stepped.changed.sum())
-        found = torch.tensor([taken, changed, len(stepped.accepted)], dtype=torch.float64)
-        self._since += found
+        accepted, changed = int(transition.accepted.sum()), int(transition.changed.sum())
+        counts = torch.tensor([accepted, changed, len(transition.accepted)], dtype=torch.float64)
+        self._since += counts
         if not burning:
             totals = self._resizes if resizing else self._refills
-            totals += found
+            totals += counts
 
     def read(self, energies: Tensor) -> None:
         """Record the energies (C,) of the current texts and the rates since the last record."""
         self.energies.append(energies.double().cpu())
-        taken, changed, steps = self._since.tolist()
-        self.shares.append((taken / steps, changed / steps) if steps else (math.nan, math.nan))
+        accepted, changed, steps = self._since.tolist()
+        self.shares.append((accepted / steps, changed / steps) if steps else (math.nan, math.nan))
         self._since.zero_()
 
     def trace(self) -> ChainTrace:
@@ -269,24 +267,24 @@ class ChainMonitor:
 
     def mixing(self, state: ChainState, burn_in: int) -> ConvergenceDiagnostics:
         """The diagnostics of the values recorded after the burn-in."""
-        kept = self.matrix()[:, -(-burn_in // self.every) :]
-        lengths = [0] * len(kept) if self._resizes.any() else state.batch.lengths.tolist()
+        recorded = self.matrix()[:, -(-burn_in // self.every) :]
+        lengths = [0] * len(recorded) if self._resizes.any() else state.batch.lengths.tolist()
         groups = [
-            kept[[row for row, each in enumerate(lengths) if each == length]]
+            recorded[[row for row, row_length in enumerate(lengths) if row_length == length]]
             for length in sorted(set(lengths))
         ]
-        taken, changed, steps = (self._refills + self._resizes).tolist()
-        moved = kept[np.isfinite(kept)]
+        accepted, changed, steps = (self._refills + self._resizes).tolist()
+        finite = recorded[np.isfinite(recorded)]
         return ConvergenceDiagnostics(
-            acceptance_rate=_share(taken, steps),
+            acceptance_rate=_share(accepted, steps),
             change_rate=_share(changed, steps),
             resize_acceptance_rate=self._resize_share(),
-            energy_mean=float(moved.mean()) if moved.size else math.nan,
-            energy_std=float(moved.std()) if moved.size else math.nan,
-            r_hat=_worst([r_hat(group) for group in groups]),
+            energy_mean=float(finite.mean()) if finite.size else math.nan,
+            energy_std=float(finite.std()) if finite.size else math.nan,
+            r_hat=_max_defined([r_hat(group) for group in groups]),
             effective_sample_size=float(sum(effective_sample_size(group) for group in groups)),
-            recorded=int(kept.size),
-            autocorrelation=tuple(autocorrelation(kept, MAX_LAG)),
+            recorded=int(recorded.size),
+            autocorrelation=tuple(autocorrelation(recorded, MAX_LAG)),
         )
 
     def _resize_share(self) -> float | None:
@@ -295,30 +293,30 @@ class ChainMonitor:
         return _share(changed, steps) if steps else None
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
+def _share(part: float, total: float) -> float:
+    return part / total if total else math.nan
 
 
-def _worst(found: Sequence[float]) -> float:
-    known = [each for each in found if not math.isnan(each)]
-    return max(known) if known else math.nan
+def _max_defined(values: Sequence[float]) -> float:
+    finite = [value for value in values if not math.isnan(value)]
+    return max(finite) if finite else math.nan
 
 
-def mixing_warnings(mixing: ConvergenceDiagnostics) -> list[str]:
+def mixing_warnings(diagnostics: ConvergenceDiagnostics) -> list[str]:
     """Warnings for chains that have not mixed."""
-    if mixing.r_hat > MAX_R_HAT:
+    if diagnostics.r_hat > MAX_R_HAT:
         return [
-            f"the chains have not mixed: R-hat of their energies is {mixing.r_hat:.2f} and should "
-            f"be below {MAX_R_HAT}, so the texts still depend on where each chain began; run more "
-            "--steps, raise the temperature, or --anneal from a higher one."
+            f"the chains have not mixed: R-hat of their energies is {diagnostics.r_hat:.2f} and "
+            f"should be below {MAX_R_HAT}, so the texts still depend on where each chain began; "
+            "run more --steps, raise the temperature, or --anneal from a higher one."
         ]
-    if mixing.recorded and mixing.change_rate == 0:
+    if diagnostics.recorded and diagnostics.change_rate == 0:
         return [
             "the chains never moved after the burn-in: no proposal that changes a text was "
             "accepted; run more --steps, or raise the temperature."
         ]
-    if math.isnan(mixing.r_hat):
+    if math.isnan(diagnostics.r_hat):
         return [
-            ("too few recorded states to diagnose whether the chains have mixed; run more --steps.")
+            "too few recorded states to diagnose whether the chains have mixed; run more --steps."
         ]
     return []

@@ -1,7 +1,8 @@
-"""Energy functions for MCMC over texts: the target distribution is π(x) ∝ exp(-E(x) / τ).
+"""Energy functions of texts for MCMC: pseudo-likelihood, raw logits, a model's own, -log p(x).
 
-A masked model defines no joint distribution by itself; two energies derive one from its
-conditionals (Goyal et al. 2022), others use a system's own energy or exact log-probability.
+The target distribution is π(x) ∝ exp(-E(x) / τ). A masked model defines no joint distribution by
+itself; two energies derive one from its conditionals (Goyal et al. 2022), others use a system's own
+energy or exact log-probability.
 """
 
 from __future__ import annotations
@@ -47,25 +48,6 @@ class EnergyFunction(Protocol):
 
 
 @dataclass(frozen=True)
-class LogitEnergy:
-    """Raw logit energy E(x) = -Σ_t logit(x_t | x without x_t) of a masked model.
-
-    Goyal et al. 2022, E_raw. The end token is not summed. Cost: one pass per token.
-    """
-
-    system: Any = field(repr=False)
-    name: str = "raw"
-    formula: str = "-Σ_t logit(x_t | x without x_t)"
-
-    def __post_init__(self) -> None:
-        require(self.system, Logits, "the raw energy")
-
-    def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
-        scores = masked_token_scores(self.system, batch, method="raw")
-        return _checked(-scores.double().sum(1))
-
-
-@dataclass(frozen=True)
 class PseudoLikelihoodEnergy:
     """Pseudo-likelihood energy E(x) = -Σ_t log p(x_t | x without x_t).
 
@@ -80,8 +62,22 @@ class PseudoLikelihoodEnergy:
         require(self.system, Fill, "the normalised energy")
 
     def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
-        scores = masked_token_scores(self.system, batch, method="norm")
+        scores = masked_token_scores(self.system, batch, method=self.name)
         return _checked(-scores.double().sum(1))
+
+
+@dataclass(frozen=True)
+class LogitEnergy(PseudoLikelihoodEnergy):
+    """Raw logit energy E(x) = -Σ_t logit(x_t | x without x_t) of a masked model.
+
+    Goyal et al. 2022, E_raw. The end token is not summed. Cost: one pass per token.
+    """
+
+    name: str = "raw"
+    formula: str = "-Σ_t logit(x_t | x without x_t)"
+
+    def __post_init__(self) -> None:
+        require(self.system, Logits, "the raw energy")
 
 
 @dataclass(frozen=True)
@@ -122,16 +118,16 @@ class LogProbEnergy:
         require(self.system, LogProb, "minus the log-probability as an energy")
 
     def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
-        return _in_groups(batch, lambda rows: -self._found(batch.select(rows)).totals)
+        return _in_groups(batch, lambda rows: -self._exact_log_probs(batch.select(rows)).totals)
 
-    def _found(self, batch: Batch) -> LogProbs:
-        found = cast(LogProbs, self.system.log_prob(batch))
-        if found.kind != "exact":
+    def _exact_log_probs(self, batch: Batch) -> LogProbs:
+        log_probs = cast(LogProbs, self.system.log_prob(batch))
+        if log_probs.kind != "exact":
             raise UserError(
-                f"the log-probability of this system is of the kind {found.kind}, which is no "
+                f"the log-probability of this system is of the kind {log_probs.kind}, which is no "
                 "distribution over texts; use the energy raw or norm."
             )
-        return found
+        return log_probs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,10 +161,11 @@ def make_energy(system: Any, name: str | None = None) -> EnergyFunction:
 
     The default is own for systems with `Energy` or an exact log-probability, else raw, else norm.
     """
-    exact = isinstance(system, LogProb) and _says_exact(system)
+    kind = getattr(getattr(system, "objective", None), "kind", None)
+    exact = isinstance(system, LogProb) and kind == "exact"
     if name is None:
-        own = isinstance(system, Energy) or exact
-        name = "own" if own else "raw" if isinstance(system, Logits) else "norm"
+        has_own_energy = isinstance(system, Energy) or exact
+        name = "own" if has_own_energy else "raw" if isinstance(system, Logits) else "norm"
     if name not in ("raw", "norm", "own"):
         raise unknown_name("energy", name, ("raw", "norm", "own"))
     if name == "raw":
@@ -180,18 +177,13 @@ def make_energy(system: Any, name: str | None = None) -> EnergyFunction:
     return SystemEnergy(system)
 
 
-def _says_exact(system: Any) -> bool:
-    objective = getattr(system, "objective", None)
-    return getattr(objective, "kind", None) == "exact"
-
-
 def _in_groups(batch: Batch, energies_of: Callable[[list[int]], Tensor]) -> Tensor:
     """(B,) energies computed in groups of rows within the token budget."""
     lengths = batch.lengths.tolist()
-    found = torch.zeros(len(batch), dtype=torch.float64, device=batch.tokens.device)
+    energies = torch.zeros(len(batch), dtype=torch.float64, device=batch.tokens.device)
     for group in group_by_length([batch.tokens.shape[1]] * len(lengths), TOKENS_PER_BATCH):
-        found[group] = energies_of(group).double()
-    return _checked(found)
+        energies[group] = energies_of(group).double()
+    return _checked(energies)
 
 
 def _checked(energies: Tensor) -> Tensor:

@@ -39,35 +39,37 @@ def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
     """A template of `length` blanks after a prefix."""
     if length < 1:
         raise UserError(f"the length must be 1 or more, got {length}.")
-    read = encode_prefix(prefix, tokenizer)
-    fixed: list[int | None] = list(read.ids)
+    encoded = encode_prefix(prefix, tokenizer)
+    prefix_ids: list[int | None] = list(encoded.ids)
     return ChainTemplate(
-        tokens=(*fixed, *[None] * length),
-        free=(*[False] * len(fixed), *[True] * length),
-        note=read.note,
+        tokens=(*prefix_ids, *[None] * length),
+        free=(*[False] * len(prefix_ids), *[True] * length),
+        note=encoded.note,
     )
 
 
 def masked_template(text: str, tokenizer: Any) -> ChainTemplate:
     """The template of a text with <mask> or [MASK]; a UserError if it has none."""
-    read = parse_masked_text(text, tokenizer)
-    return ChainTemplate(tokens=read.ids, free=tuple(id is None for id in read.ids), note=read.note)
+    parsed = parse_masked_text(text, tokenizer)
+    return ChainTemplate(
+        tokens=parsed.ids, free=tuple(id is None for id in parsed.ids), note=parsed.note
+    )
 
 
 def text_template(text: str, positions: Sequence[int], tokenizer: Any) -> ChainTemplate:
     """The template of a given text; all tokens are free, or those at some 1-based positions."""
-    read = encode_prefix(text, tokenizer)
-    if not read.ids:
+    encoded = encode_prefix(text, tokenizer)
+    if not encoded.ids:
         raise UserError("the text to start from is empty; give one with at least a token.")
     for position in positions:
-        if not 1 <= position <= len(read.ids):
+        if not 1 <= position <= len(encoded.ids):
             raise UserError(
-                f"positions must be from 1 to {len(read.ids)}, the tokens of the text, got "
+                f"positions must be from 1 to {len(encoded.ids)}, the tokens of the text, got "
                 f"{position}."
             )
-    asked = set(positions) or set(range(1, len(read.ids) + 1))
-    moves = tuple(place in asked for place, _ in enumerate(read.ids, 1))
-    return ChainTemplate(tokens=read.ids, free=moves, note=read.note)
+    free_positions = set(positions) or set(range(1, len(encoded.ids) + 1))
+    free = tuple(number in free_positions for number, _ in enumerate(encoded.ids, 1))
+    return ChainTemplate(tokens=encoded.ids, free=free, note=encoded.note)
 
 
 class Initialisation(Protocol):
@@ -95,11 +97,11 @@ class RandomInitialisation:
     def fill(
         self, state: ChainState, blank: Tensor, *, generator: torch.Generator | None = None
     ) -> ChainState:
-        law = uniform_proposal(self.vocabulary).token_log_probs.expand(int(blank.sum()), -1)
-        if not len(law):
+        log_probs = uniform_proposal(self.vocabulary).token_log_probs.expand(int(blank.sum()), -1)
+        if not len(log_probs):
             return state
-        drawn = sample_tokens(law, generator).to(blank.device)
-        return replace_text(state, state.batch.tokens.masked_scatter(blank, drawn))
+        tokens = sample_tokens(log_probs, generator).to(blank.device)
+        return replace_text(state, state.batch.tokens.masked_scatter(blank, tokens))
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ INITIALISATIONS = ("random", "masked", "text", "lm")
 
 
 def initial_state(
-    forms: Sequence[ChainTemplate],
+    templates: Sequence[ChainTemplate],
     start: Initialisation,
     layout: Any,
     system: Any,
@@ -136,21 +138,21 @@ def initial_state(
     vocabulary: Vocabulary = system.vocabulary
     contiguous = layout.kind == "contiguous"
     first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
-    assert first is not None, "a vocabulary needs a start or an end symbol"
-    around = special_tokens_in_row(layout, vocabulary)
+    assert first is not None, "a vocabulary needs a start or an end token"
+    special_token_count = special_tokens_in_row(layout, vocabulary)
     end = vocabulary.end
-    tail = [] if end is None else [end] * (around - 1)
+    tail = [] if end is None else [end] * (special_token_count - 1)
     rows = [
         [first, *(vocabulary.pad if id is None else id for id in form.tokens), *tail]
-        for form in forms
+        for form in templates
     ]
     system.check_length(max(map(len, rows)))
     batch = pad_rows(rows, system)
-    fixed = _marked(batch.tokens, [[not moves for moves in form.free] for form in forms])
+    fixed = _text_mask(batch.tokens, [[not is_free for is_free in form.free] for form in templates])
     state = ChainState(
-        batch=batch, fixed=fixed if fixed.any() else None, special_token_count=around
+        batch=batch, fixed=fixed if fixed.any() else None, special_token_count=special_token_count
     )
-    blank = _marked(batch.tokens, [[id is None for id in form.tokens] for form in forms])
+    blank = _text_mask(batch.tokens, [[id is None for id in form.tokens] for form in templates])
     state = start.fill(state, blank, generator=generator)
     _check(state, vocabulary)
     return state
@@ -166,12 +168,12 @@ def replace_text(state: ChainState, tokens: Tensor) -> ChainState:
     return replace(state, batch=replace(state.batch, tokens=tokens))
 
 
-def _marked(tokens: Tensor, marks: Sequence[Sequence[bool]]) -> Tensor:
+def _text_mask(tokens: Tensor, marks: Sequence[Sequence[bool]]) -> Tensor:
     """(C, T) bool from marks for the tokens of each text, which start at position 1."""
-    found = torch.zeros_like(tokens, dtype=torch.bool)
-    for row, each in enumerate(marks):
-        found[row, 1 : 1 + len(each)] = torch.tensor(each, dtype=torch.bool)
-    return found
+    mask = torch.zeros_like(tokens, dtype=torch.bool)
+    for row, row_marks in enumerate(marks):
+        mask[row, 1 : 1 + len(row_marks)] = torch.tensor(row_marks, dtype=torch.bool)
+    return mask
 
 
 def _check(state: ChainState, vocabulary: Vocabulary) -> None:

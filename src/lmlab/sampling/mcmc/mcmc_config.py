@@ -1,4 +1,4 @@
-"""Settings of MCMC sampling and checks of their combinations."""
+"""MCMC settings (method, energy, steps, templates, proposals), and checks of combinations."""
 
 from __future__ import annotations
 
@@ -65,22 +65,22 @@ class McmcConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for what, value, options in (
+        for option, value, options in (
             ("method", self.method, MCMC_METHODS),
             ("order", self.order, tuple(SCAN_ORDERS)),
             ("start", self.start or INITIALISATIONS[0], INITIALISATIONS),
             ("proposal", PROPOSALS[0] if self.proposal is None else self.proposal, PROPOSALS),
         ):
             if value not in options:
-                raise unknown_name(what, value, options)
-        for what, number in (
+                raise unknown_name(option, value, options)
+        for option, number in (
             ("number of texts", self.n),
             ("number of masks", self.masks),
             ("length", 1 if self.length is None else self.length),
             ("number of chains", 1 if self.chains is None else self.chains),
         ):
             if number < 1:
-                raise UserError(f"the {what} must be 1 or more, got {number}.")
+                raise UserError(f"the {option} must be 1 or more, got {number}.")
         check_limit("texts", self.n, called="the number of texts")
         check_limit("length", self.length or 1, called="the length")
         check_limit("length", max(self.lengths or (1,)), called="the length")
@@ -102,15 +102,15 @@ class McmcConfig:
             )
         if not 0 <= self.seed < 2**31:
             raise UserError(f"a seed must be from 0 to {2**31 - 1}, got {self.seed}.")
-        _check_forms(self)
-        _check_corrected(self)
+        _check_templates(self)
+        _check_method(self)
 
     @property
     def chain_count(self) -> int:
         return min(max(self.n, 4), 64) if self.chains is None else self.chains
 
 
-def _check_forms(settings: McmcConfig) -> None:
+def _check_templates(settings: McmcConfig) -> None:
     """Check that text, template, prefix, start and length are compatible."""
     given = {
         "template": settings.template is not None,
@@ -118,8 +118,8 @@ def _check_forms(settings: McmcConfig) -> None:
         "prefix": bool(settings.prefix),
     }
     if sum(given.values()) > 1:
-        named = " and ".join(name for name, is_given in given.items() if is_given)
-        raise UserError(f"give one of text, template and prefix, got {named}.")
+        names = " and ".join(name for name, is_given in given.items() if is_given)
+        raise UserError(f"give one of text, template and prefix, got {names}.")
     if settings.start == "text" and settings.text is None:
         raise UserError("a start from a text needs the text; give it by --text.")
     if settings.text is not None and settings.start not in (None, "text"):
@@ -134,13 +134,14 @@ def _check_forms(settings: McmcConfig) -> None:
         )
 
 
-def _check_corrected(settings: McmcConfig) -> None:
+def _check_method(settings: McmcConfig) -> None:
     """Check the settings that need Metropolis-Hastings' correction."""
     if settings.lengths is not None:
-        least, most = settings.lengths
-        if not 1 <= least <= most:
+        min_length, max_length = settings.lengths
+        if not 1 <= min_length <= max_length:
             raise UserError(
-                f"lengths must be 1 or more and in ascending order, got {least} to {most}."
+                f"lengths must be 1 or more and in ascending order, got {min_length} to "
+                f"{max_length}."
             )
         if settings.template is not None or settings.prefix or settings.positions:
             raise UserError("--lengths does not apply to a text with fixed positions; remove it.")

@@ -1,4 +1,4 @@
-"""MCMC proposal distributions: one distribution of tokens per masked position."""
+"""MCMC proposal distributions at masked positions: masked LM, uniform, unigram; resampling."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ class MaskedLMProposal:
     def log_probs(self, batch: Batch, masked: Tensor) -> Tensor:
         log_probs: Tensor = self.system.fill(batch, masked).log_probs
         allowed = allowed_tokens(self.system.vocabulary, log_probs.shape[-1]).to(log_probs.device)
-        found = log_probs.masked_fill(~allowed, -torch.inf)
-        total = found.logsumexp(-1, keepdim=True)
+        restricted = log_probs.masked_fill(~allowed, -torch.inf)
+        total = restricted.logsumexp(-1, keepdim=True)
         if not total.isfinite().all():
             raise UserError(
                 "this model gives probabilities that are NaN: either its training diverged, "
                 "or the current text of a chain is impossible for it; start from a text that "
                 "it knows (--start text)."
             )
-        return found.sub_(total)
+        return restricted.sub_(total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +90,8 @@ class IndependentProposal:
 def uniform_proposal(vocabulary: Vocabulary) -> IndependentProposal:
     """Uniform proposal over all tokens allowed in a text."""
     allowed = allowed_tokens(vocabulary, vocabulary.size)
-    law = torch.zeros(vocabulary.size, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
-    return IndependentProposal(torch.log_softmax(law, -1))
+    weights = torch.zeros(vocabulary.size, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
+    return IndependentProposal(torch.log_softmax(weights, -1))
 
 
 def unigram_proposal(
@@ -101,12 +101,12 @@ def unigram_proposal(
     counts: Counter[int] = Counter()
     for text in texts:
         counts.update(tokenizer.encode(text))
-    law = torch.ones(vocabulary.size, dtype=torch.float64)
+    weights = torch.ones(vocabulary.size, dtype=torch.float64)
     for token, count in counts.items():
-        law[token] += count
+        weights[token] += count
     allowed = allowed_tokens(vocabulary, vocabulary.size)
-    law = law.log().masked_fill(~allowed, -torch.inf)
-    return IndependentProposal(torch.log_softmax(law, -1), name="unigram")
+    weights = weights.log().masked_fill(~allowed, -torch.inf)
+    return IndependentProposal(torch.log_softmax(weights, -1), name="unigram")
 
 
 def allowed_tokens(vocabulary: Vocabulary, size: int) -> Tensor:
@@ -145,14 +145,16 @@ def resample_positions(
     tokens = batch.tokens.clone()
     forward = torch.zeros(len(batch), dtype=torch.float64, device=tokens.device)
     backward = torch.zeros_like(forward)
-    for rows in _rows_at_once(batch, masked, proposal):
-        some, hidden = batch.select(rows), masked[rows]
-        law = apply_temperature(proposal.log_probs(some, hidden), temperature)
-        drawn = sample_tokens(law, generator)
-        owner = rows[hidden.nonzero()[:, 0]]
-        forward.index_add_(0, owner, _at(law, drawn).double())
-        backward.index_add_(0, owner, _at(law, some.tokens[hidden]).double())
-        tokens[rows] = some.tokens.masked_scatter(hidden, drawn)
+    for rows in _row_groups(batch, masked, proposal):
+        group, group_masked = batch.select(rows), masked[rows]
+        log_probs = apply_temperature(proposal.log_probs(group, group_masked), temperature)
+        sampled = sample_tokens(log_probs, generator)
+        row_of_sample = rows[group_masked.nonzero()[:, 0]]
+        forward.index_add_(0, row_of_sample, _token_log_probs(log_probs, sampled).double())
+        backward.index_add_(
+            0, row_of_sample, _token_log_probs(log_probs, group.tokens[group_masked]).double()
+        )
+        tokens[rows] = group.tokens.masked_scatter(group_masked, sampled)
     return ProposedTexts(batch=replace_tokens(batch, tokens), forward=forward, backward=backward)
 
 
@@ -170,10 +172,10 @@ def sample_tokens(log_probs: Tensor, generator: torch.Generator | None) -> Tenso
     Several times as fast as torch.multinomial for a large vocabulary. The uniform number is in (0,
     total], so tokens of probability 0 are never sampled.
     """
-    reached = log_probs.double().exp().cumsum(-1)
-    where = log_probs.device if generator is None else generator.device
-    coins = torch.rand(len(log_probs), 1, generator=generator, dtype=torch.float64, device=where)
-    return torch.searchsorted(reached, (1 - coins.to(reached.device)) * reached[:, -1:])[:, 0]
+    cdf = log_probs.double().exp().cumsum(-1)
+    device = log_probs.device if generator is None else generator.device
+    coins = torch.rand(len(log_probs), 1, generator=generator, dtype=torch.float64, device=device)
+    return torch.searchsorted(cdf, (1 - coins.to(cdf.device)) * cdf[:, -1:])[:, 0]
 
 
 def replace_tokens(batch: Batch, tokens: Tensor, lengths: Tensor | None = None) -> Batch:
@@ -207,13 +209,13 @@ def make_proposal(
     return unigram_proposal(texts(), tokenizer, system.vocabulary)
 
 
-def _at(law: Tensor, tokens: Tensor) -> Tensor:
-    return law.gather(-1, tokens[:, None]).squeeze(-1)
+def _token_log_probs(log_probs: Tensor, tokens: Tensor) -> Tensor:
+    return log_probs.gather(-1, tokens[:, None]).squeeze(-1)
 
 
-def _rows_at_once(batch: Batch, masked: Tensor, proposal: ProposalDistribution) -> Iterable[Tensor]:
+def _row_groups(batch: Batch, masked: Tensor, proposal: ProposalDistribution) -> Iterable[Tensor]:
     """Rows in groups within the budgets of tokens and of probabilities."""
     rows = torch.arange(len(batch), device=masked.device)
     numbers = proposal.size * max(int(masked.sum(1).max()), 1)
-    most = min(TOKENS_PER_BATCH // batch.tokens.shape[1], MAX_PROPOSAL_NUMBERS // numbers)
-    return rows.split(max(1, most))
+    max_rows = min(TOKENS_PER_BATCH // batch.tokens.shape[1], MAX_PROPOSAL_NUMBERS // numbers)
+    return rows.split(max(1, max_rows))

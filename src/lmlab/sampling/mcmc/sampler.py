@@ -50,7 +50,7 @@ RESIZE_SHARE = 0.2
 
 
 class McmcSampler:
-    """MCMC sampler: runs parallel chains of one system, with its tokeniser and layout."""
+    """MCMC sampler: runs parallel chains of one system, with its tokenizer and layout."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class McmcSampler:
         corpus_texts: Callable[[], Iterable[str]] = tuple,
         lm: tuple[Any, Any] | None = None,
     ) -> None:
-        """`corpus_texts` are counted for the unigram proposal; `lm` is a system and a tokeniser."""
+        """`corpus_texts` are counted for the unigram proposal; `lm` is a system and a tokenizer."""
         if settings.method == "gibbs":
             require(system, Fill, "the method gibbs")
         else:
@@ -72,73 +72,77 @@ class McmcSampler:
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.target: EnergyFunction = make_energy(system, settings.energy)
         if settings.lengths is not None:
-            around = special_tokens_in_row(layout, system.vocabulary)
+            special_token_count = special_tokens_in_row(layout, system.vocabulary)
             self.target = LengthPenalisedEnergy(
-                target=self.target, cost=settings.token_cost, special_token_count=around
+                target=self.target,
+                cost=settings.token_cost,
+                special_token_count=special_token_count,
             )
         self.proposal: ProposalDistribution = make_proposal(
             system, settings.proposal, corpus_texts, tokenizer
         )
         self.order = SCAN_ORDERS[settings.order](settings.masks)
 
-    def run(self, progress: Callable[[int, int], None] = lambda done, of: None) -> McmcResult:
+    def run(self, progress: Callable[[int, int], None] = lambda steps_made, of: None) -> McmcResult:
         """Run all chains; Ctrl-C returns the samples so far."""
-        began = time.perf_counter()
+        started = time.perf_counter()
         with evaluation_mode(self.system):
-            forms, start = self._forms(), self._start()
-            state = initial_state(forms, start, self.layout, self.system, self.generator)
+            templates, start = self._templates(), self._start()
+            state = initial_state(templates, start, self.layout, self.system, self.generator)
             self._check_state(state)
             schedule = self._schedule(state)
             kernel, resize = self._kernel()
-            watch = ChainMonitor(self._reading_interval(schedule, state))
-            found, done = self._steps(state, schedule, kernel, resize, watch, progress)
-        return self._record(forms, start, schedule, watch, found, done, time.perf_counter() - began)
+            monitor = ChainMonitor(self._recording_interval(schedule, state))
+            samples, steps_made = self._steps(state, schedule, kernel, resize, monitor, progress)
+        return self._record(
+            templates, start, schedule, monitor, samples, steps_made, time.perf_counter() - started
+        )
 
     # Setup -------------------------------------------------------------------------------------
 
-    def _forms(self) -> list[ChainTemplate]:
+    def _templates(self) -> list[ChainTemplate]:
         """The template of each chain."""
         settings, count = self.settings, self.settings.chain_count
         if settings.start == "lm":
-            return self._sampled_forms()
+            return self._sampled_templates()
         if settings.template is not None:
-            form = masked_template(settings.template, self.tokenizer)
+            template = masked_template(settings.template, self.tokenizer)
         elif settings.text is not None:
-            form = text_template(settings.text, settings.positions, self.tokenizer)
+            template = text_template(settings.text, settings.positions, self.tokenizer)
         else:
-            form = blank_template(self._length(), settings.prefix, self.tokenizer)
-        return [form] * count
+            template = blank_template(self._length(), settings.prefix, self.tokenizer)
+        return [template] * count
 
     def _length(self) -> int:
         """Tokens of a new text: the setting, or 10 clipped to `lengths`."""
         if self.settings.length is not None:
             return self.settings.length
-        least, most = self.settings.lengths or (DEFAULT_LENGTH, DEFAULT_LENGTH)
-        return min(max(DEFAULT_LENGTH, least), most)
+        min_length, max_length = self.settings.lengths or (DEFAULT_LENGTH, DEFAULT_LENGTH)
+        return min(max(DEFAULT_LENGTH, min_length), max_length)
 
-    def _sampled_forms(self) -> list[ChainTemplate]:
+    def _sampled_templates(self) -> list[ChainTemplate]:
         """Samples of a language model, one per chain; empty ones are resampled."""
         system, tokenizer = self.lm or (self.system, self.tokenizer)
         if not isinstance(system, (Step, Sample)):
             require(system, Step, "a start from samples (say by --lm of which run)")
-        most = self.settings.length or 2 * DEFAULT_LENGTH
-        forms: list[ChainTemplate] = []
+        max_length = self.settings.length or 2 * DEFAULT_LENGTH
+        templates: list[ChainTemplate] = []
         for _ in range(20):
-            drawn = decoding.sample_sequences(
+            sequences = decoding.sample_sequences(
                 system,
-                self.settings.chain_count - len(forms),
-                max_length=most,
+                self.settings.chain_count - len(templates),
+                max_length=max_length,
                 generator=self.generator,
             )
-            texts = [tokenizer.decode(each.tokens) for each in drawn]
-            forms += [text_template(text, (), self.tokenizer) for text in texts if text.strip()]
-            if len(forms) == self.settings.chain_count:
-                return forms
+            texts = [tokenizer.decode(sequence.tokens) for sequence in sequences]
+            templates += [text_template(text, (), self.tokenizer) for text in texts if text.strip()]
+            if len(templates) == self.settings.chain_count:
+                return templates
         raise UserError("the language model generates only empty texts; choose another start.")
 
     def _start(self) -> Initialisation:
-        named = self.settings.start
-        if named == "masked" or (named is None and isinstance(self.system, Fill)):
+        start = self.settings.start
+        if start == "masked" or (start is None and isinstance(self.system, Fill)):
             return MaskedInitialisation(self.system)
         return RandomInitialisation(self.system.vocabulary)
 
@@ -147,25 +151,25 @@ class McmcSampler:
             return GibbsAcceptance(), None
         if self.settings.lengths is None:
             return MetropolisHastings(self.target), None
-        least, most = self.settings.lengths
+        min_length, max_length = self.settings.lengths
         return MetropolisHastings(self.target), InsertDeleteMove(
-            proposal=self.proposal, min_length=least, max_length=most
+            proposal=self.proposal, min_length=min_length, max_length=max_length
         )
 
     def _check_state(self, state: ChainState) -> None:
-        fewest = int(state.free.sum(1).min())
-        if self.settings.masks > fewest:
+        min_free = int(state.free.sum(1).min())
+        if self.settings.masks > min_free:
             raise UserError(
-                f"--masks must be at most {fewest}, the free positions of a text, got "
+                f"--masks must be at most {min_free}, the free positions of a text, got "
                 f"{self.settings.masks}; give fewer."
             )
         if self.settings.lengths is not None:
-            least, most = self.settings.lengths
-            self.system.check_length(most + state.special_token_count)
+            min_length, max_length = self.settings.lengths
+            self.system.check_length(max_length + state.special_token_count)
             lengths = (state.batch.lengths - state.special_token_count).tolist()
-            if not all(least <= length <= most for length in lengths):
+            if not all(min_length <= length <= max_length for length in lengths):
                 raise UserError(
-                    f"lengths go from {least} to {most} tokens, and a chain starts from "
+                    f"lengths go from {min_length} to {max_length} tokens, and a chain starts from "
                     f"{min(lengths)} to {max(lengths)}; start from one of them."
                 )
 
@@ -175,28 +179,28 @@ class McmcSampler:
 
     def _schedule(self, state: ChainState) -> ChainSchedule:
         settings = self.settings
-        keep = -(-settings.n // settings.chain_count)
+        samples = -(-settings.n // settings.chain_count)
         sweep = self._sweep(state)
         steps = DEFAULT_SWEEPS * sweep if settings.steps is None else settings.steps
         if settings.steps is None:
-            steps = max(steps, 2 * keep * (settings.thin or 1), 2 * (settings.burn_in or 0))
+            steps = max(steps, 2 * samples * (settings.thin or 1), 2 * (settings.burn_in or 0))
         burn_in = steps // 2 if settings.burn_in is None else settings.burn_in
         thin = settings.thin
         if thin is None:
-            thin = max(1, (steps - burn_in) // keep)
+            thin = max(1, (steps - burn_in) // samples)
         return ChainSchedule(
             steps=steps,
             burn_in=burn_in,
             thin=thin,
-            samples_per_chain=keep,
+            samples_per_chain=samples,
             temperature=settings.temperature,
             initial_temperature=settings.anneal,
         )
 
-    def _reading_interval(self, schedule: ChainSchedule, state: ChainState) -> int:
+    def _recording_interval(self, schedule: ChainSchedule, state: ChainState) -> int:
         """Steps between recorded energies: free for Metropolis, many passes for Gibbs."""
-        least = 1 if self.settings.method == "metropolis" else self._sweep(state)
-        return max(least, -(-schedule.steps // MAX_RECORDED))
+        min_interval = 1 if self.settings.method == "metropolis" else self._sweep(state)
+        return max(min_interval, -(-schedule.steps // MAX_RECORDED))
 
     # Run ---------------------------------------------------------------------------------------
 
@@ -206,13 +210,13 @@ class McmcSampler:
         schedule: ChainSchedule,
         kernel: AcceptanceRule,
         resize: InsertDeleteMove | None,
-        watch: ChainMonitor,
+        monitor: ChainMonitor,
         progress: Callable[[int, int], None],
     ) -> tuple[list[tuple[int, ChainState, Tensor]], int]:
         """The retained samples with their step and energies, and the number of steps made."""
-        refill, kept, made = ResampleMove(proposal=self.proposal, order=self.order), [], 0
+        refill, samples, steps_made = ResampleMove(proposal=self.proposal, order=self.order), [], 0
         state = kernel.initialise(state)
-        watch.read(self._energies(state))
+        monitor.read(self._energies(state))
         try:
             for step in range(schedule.steps):
                 resizing = resize is not None and self._coin() < RESIZE_SHARE
@@ -224,21 +228,21 @@ class McmcSampler:
                     temperature=temperature * self.settings.proposal_temperature,
                     generator=self.generator,
                 )
-                stepped = kernel.accept(
+                transition = kernel.accept(
                     state, proposed, temperature=temperature, generator=self.generator
                 )
-                state, made = stepped.state, step + 1
-                watch.count(stepped, burning=step < schedule.burn_in, resizing=resizing)
-                if made % watch.every == 0:
-                    watch.read(self._energies(state))
-                if schedule.is_sample(made):
-                    kept.append((made, state, self._energies(state)))
-                progress(made, schedule.steps)
+                state, steps_made = transition.state, step + 1
+                monitor.count(transition, burning=step < schedule.burn_in, resizing=resizing)
+                if steps_made % monitor.every == 0:
+                    monitor.read(self._energies(state))
+                if schedule.is_sample(steps_made):
+                    samples.append((steps_made, state, self._energies(state)))
+                progress(steps_made, schedule.steps)
         except KeyboardInterrupt:
             # No sample at this step yet: retain the current texts.
-            if not kept or kept[-1][0] < made:
-                kept.append((made, state, self._energies(state)))
-        return kept, made
+            if not samples or samples[-1][0] < steps_made:
+                samples.append((steps_made, state, self._energies(state)))
+        return samples, steps_made
 
     def _coin(self) -> float:
         return float(torch.rand((), generator=self.generator))
@@ -252,29 +256,29 @@ class McmcSampler:
 
     def _record(
         self,
-        forms: Sequence[ChainTemplate],
+        templates: Sequence[ChainTemplate],
         start: Initialisation,
         schedule: ChainSchedule,
-        watch: ChainMonitor,
-        found: Sequence[tuple[int, ChainState, Tensor]],
-        done: int,
+        monitor: ChainMonitor,
+        samples: Sequence[tuple[int, ChainState, Tensor]],
+        steps_made: int,
         seconds: float,
     ) -> McmcResult:
         settings = self.settings
-        mixing = watch.mixing(found[-1][1], schedule.burn_in)
-        notes = [form.note for form in forms if form.note]
-        named = "text" if settings.text is not None else settings.start
+        diagnostics = monitor.mixing(samples[-1][1], schedule.burn_in)
+        notes = [template.note for template in templates if template.note]
+        start_name = "text" if settings.text is not None else settings.start
         return McmcResult(
-            texts=tuple(self._texts(found)[-settings.n :]),
+            texts=tuple(self._texts(samples)[-settings.n :]),
             method=settings.method,
-            target_distribution=self._law(),
+            target_distribution=self._describe_target(),
             energy=self.target.name,
             proposal=self.proposal.name,
-            start=named or start.name,
+            start=start_name or start.name,
             order=self.order.name,
             masks=settings.masks,
             chains=settings.chain_count,
-            steps=done,
+            steps=steps_made,
             burn_in=schedule.burn_in,
             thin=schedule.thin,
             temperature=settings.temperature,
@@ -287,17 +291,17 @@ class McmcSampler:
             lengths=settings.lengths,
             token_cost=settings.token_cost,
             seed=settings.seed,
-            diagnostics=mixing,
-            trace=watch.trace(),
+            diagnostics=diagnostics,
+            trace=monitor.trace(),
             seconds=seconds,
-            interrupted=done < schedule.steps,
-            warnings=(*dict.fromkeys(notes), *mixing_warnings(mixing)),
+            interrupted=steps_made < schedule.steps,
+            warnings=(*dict.fromkeys(notes), *mixing_warnings(diagnostics)),
         )
 
-    def _texts(self, found: Sequence[tuple[int, ChainState, Tensor]]) -> list[ChainSample]:
+    def _texts(self, samples: Sequence[tuple[int, ChainState, Tensor]]) -> list[ChainSample]:
         """Samples ordered by step, then by chain."""
         texts = []
-        for step, state, energies in found:
+        for step, state, energies in samples:
             rows = zip(
                 state.batch.tokens.tolist(),
                 (state.batch.lengths - state.special_token_count).tolist(),
@@ -316,7 +320,7 @@ class McmcSampler:
             ]
         return texts
 
-    def _law(self) -> str:
+    def _describe_target(self) -> str:
         """Describe the stationary distribution."""
         settings = self.settings
         tempered = "" if settings.temperature == 1 else f" / {settings.temperature:g}"
@@ -326,13 +330,15 @@ class McmcSampler:
                 "joint distribution only if they are consistent; E of the record does not "
                 "define it"
             )
-        over = "texts of the given length"
+        support = "texts of the given length"
         if settings.lengths is not None:
-            least, most = settings.lengths
-            over = f"texts of {least} to {most} tokens, a length L in proportion to Z_L"
+            min_length, max_length = settings.lengths
+            support = (
+                f"texts of {min_length} to {max_length} tokens, a length L in proportion to Z_L"
+            )
         if settings.template is not None or settings.prefix or settings.positions:
-            over = "texts that agree with what is fixed"
-        return f"p(x) ∝ exp(-E(x){tempered}) over {over}, E(x) = {self.target.formula}"
+            support = "texts that agree with what is fixed"
+        return f"p(x) ∝ exp(-E(x){tempered}) over {support}, E(x) = {self.target.formula}"
 
 
 def _require_either(system: object, method: str) -> None:
@@ -340,8 +346,8 @@ def _require_either(system: object, method: str) -> None:
     if isinstance(system, (Fill, Energy)):
         return
     both = {"Fill", "Energy"}
-    able = [card.name for card in catalogue().values() if both & set(card.protocols)]
+    names = [card.name for card in catalogue().values() if both & set(card.protocols)]
     raise UserError(
         f"the method {method} needs a system with Fill or Energy, and this one has neither; those "
-        f"that have one: {', '.join(able)}."
+        f"that have one: {', '.join(names)}."
     )

@@ -81,16 +81,16 @@ class ChainSchedule:
     """Temperature at the start of the burn-in, if annealed."""
 
     def __post_init__(self) -> None:
-        for what, value, least in (
+        for name, value, minimum in (
             ("number of steps", self.steps, 1),
             ("burn-in", self.burn_in, 0),
             ("thinning", self.thin, 1),
         ):
-            if value < least:
-                raise UserError(f"the {what} must be {least} or more, got {value}.")
-        for heat in (self.temperature, self.initial_temperature):
-            if heat is not None and not 0 < heat < float("inf"):
-                raise UserError(f"a temperature must be above 0, got {heat:g}.")
+            if value < minimum:
+                raise UserError(f"the {name} must be {minimum} or more, got {value}.")
+        for temperature in (self.temperature, self.initial_temperature):
+            if temperature is not None and not 0 < temperature < float("inf"):
+                raise UserError(f"a temperature must be above 0, got {temperature:g}.")
         if self.initial_temperature is not None and self.burn_in == 0:
             raise UserError("annealing needs a burn-in, and there is none; give --burn-in.")
         needed = self.thin * (self.samples_per_chain - 1) + 1
@@ -111,7 +111,7 @@ class ChainSchedule:
             * (self.temperature / self.initial_temperature) ** (step / self.burn_in)
         )
 
-    def is_sample(self, done: int) -> bool:
+    def is_sample(self, steps_made: int) -> bool:
         """Whether the texts after `done` steps are samples."""
-        before = self.steps - done
-        return before % self.thin == 0 and before // self.thin < self.samples_per_chain
+        remaining = self.steps - steps_made
+        return remaining % self.thin == 0 and remaining // self.thin < self.samples_per_chain

@@ -1,4 +1,4 @@
-"""Text blocks (CogLTX): segmentation into short blocks at natural boundaries, by DP."""
+"""Text blocks (CogLTX): segmentation at natural boundaries, by dynamic programming."""
 
 from __future__ import annotations
 
@@ -60,37 +60,37 @@ def end_costs(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
     follows it: 3.5 does not end a sentence.
     """
     costs = []
-    for place, (low, high) in enumerate(spans):
-        if place + 1 == len(spans):
+    for position, (low, high) in enumerate(spans):
+        if position + 1 == len(spans):
             costs.append(LINE_END_COST)
             continue
-        between = text[high : spans[place + 1][0]]
-        marked = PUNCTUATION_COSTS.get(text[low:high].rstrip(CLOSING)[-1:], ANY_END_COST)
+        between = text[high : spans[position + 1][0]]
+        cost = PUNCTUATION_COSTS.get(text[low:high].rstrip(CLOSING)[-1:], ANY_END_COST)
         following = text[high : high + 1]
-        inside = marked < ANY_END_COST and following.isascii() and following.isalnum()
-        costs.append(LINE_END_COST if "\n" in between else ANY_END_COST if inside else marked)
+        within_word = cost < ANY_END_COST and following.isascii() and following.isalnum()
+        costs.append(LINE_END_COST if "\n" in between else ANY_END_COST if within_word else cost)
     return costs
 
 
-def block_ends(costs: Sequence[int], longest: int) -> list[int]:
-    """Optimal block boundaries (one past each last token), blocks of at most `longest` tokens.
+def block_ends(costs: Sequence[int], max_length: int) -> list[int]:
+    """Optimal block boundaries (one past each last token), blocks of at most `max_length` tokens.
 
         min Σ_blocks (BLOCK_COST + costs[last token])       Ding et al. 2020, as in their code
 
-    best[t] = min_{t - longest ≤ s < t} best[s] + BLOCK_COST + costs[t - 1]; O(T · longest) for T
-    tokens. Ties: the segmentation with the longest first blocks.
+    best[t] = min_{t - n ≤ s < t} best[s] + BLOCK_COST + costs[t - 1], n = max_length; O(T · n) for
+    T tokens. Ties: the segmentation with the longest first blocks.
     """
-    best, after = [0.0] * (len(costs) + 1), [0] * (len(costs) + 1)
+    best, next_end = [0.0] * (len(costs) + 1), [0] * (len(costs) + 1)
     # From the right, so that ties are resolved in favour of longer first blocks.
-    for place in range(len(costs) - 1, -1, -1):
-        ends = range(min(place + longest, len(costs)), place, -1)
-        after[place] = min(ends, key=lambda end: best[end] + costs[end - 1])
-        best[place] = best[after[place]] + costs[after[place] - 1] + BLOCK_COST
-    found, place = [], 0
-    while place < len(costs):
-        place = after[place]
-        found.append(place)
-    return found
+    for position in range(len(costs) - 1, -1, -1):
+        ends = range(min(position + max_length, len(costs)), position, -1)
+        next_end[position] = min(ends, key=lambda end: best[end] + costs[end - 1])
+        best[position] = best[next_end[position]] + costs[next_end[position] - 1] + BLOCK_COST
+    boundaries, position = [], 0
+    while position < len(costs):
+        position = next_end[position]
+        boundaries.append(position)
+    return boundaries
 
 
 def text_as_block(text: str, tokenizer: Tokenizer) -> TextBlock:
@@ -99,11 +99,11 @@ def text_as_block(text: str, tokenizer: Tokenizer) -> TextBlock:
     return TextBlock(tokens=tuple(ids), spans=tuple(spans))
 
 
-def make_blocks(text: str, tokenizer: Tokenizer, longest: int) -> list[TextBlock]:
-    """The text as blocks of at most `longest` tokens, in order; none if it is empty."""
-    whole = text_as_block(text, tokenizer)
-    ends = block_ends(end_costs(text, whole.spans), longest)
-    return [whole.part(low, high) for low, high in pairwise([0, *ends])]
+def make_blocks(text: str, tokenizer: Tokenizer, max_length: int) -> list[TextBlock]:
+    """The text as blocks of at most `max_length` tokens, in order; none if it is empty."""
+    full_text = text_as_block(text, tokenizer)
+    ends = block_ends(end_costs(text, full_text.spans), max_length)
+    return [full_text.part(low, high) for low, high in pairwise([0, *ends])]
 
 
 def concatenate_blocks(

@@ -26,33 +26,33 @@ QUESTION_WORDS = {"where", "what", "who", "is", "did", "how", "why"}
 
 
 def long_babi(
-    where: str, *, as_label: bool, words: int = TEXT_WORDS, seed: int = 0
+    prefix: str, *, as_label: bool, words: int = TEXT_WORDS, seed: int = 0
 ) -> dict[str, list[Row]]:
-    """Rows by split of the files `where`_train.txt, `where`_valid.txt and `where`_test.txt.
+    """Rows by split of the files `prefix`_train.txt, `prefix`_valid.txt and `prefix`_test.txt.
 
-    `where` may end in `,WORDS`. The answer is a word of a supporting sentence; with `as_label` it
+    `prefix` may end in `,WORDS`. The answer is a word of a supporting sentence; with `as_label` it
     is a label (for task 15, whose texts name animals in the plural).
     """
-    where, _, given = where.partition(",")
-    if given and parse_integer(given) is None:
-        raise UserError(f"expected a number of words after the comma, got {given!r}.")
+    prefix, _, word_count = prefix.partition(",")
+    if word_count and parse_integer(word_count) is None:
+        raise UserError(f"expected a number of words after the comma, got {word_count!r}.")
     splits: dict[str, list[Row]] = {}
     for number, (split, name) in enumerate(BABI_FILES.items()):
-        path = Path(f"{where}_{name}.txt")
+        path = Path(f"{prefix}_{name}.txt")
         if path.exists():
             generator = np.random.default_rng([seed, number])
             stories = list(Babi(path=path).stories())
-            chosen = generator.permutation(len(stories))[: SPLIT_ROWS[split]]
-            found = long_rows(
-                [stories[index] for index in chosen],
+            indices = generator.permutation(len(stories))[: SPLIT_ROWS[split]]
+            rows = long_rows(
+                [stories[index] for index in indices],
                 sentences_of(stories),
                 as_label=as_label,
-                words=int(given or words),
+                words=int(word_count or words),
                 generator=generator,
             )
-            splits[split] = list(found)
+            splits[split] = list(rows)
     if "train" not in splits:
-        raise UserError(f"there is no {where}_train.txt; give the path up to there, FOLDER/qa2.")
+        raise UserError(f"there is no {prefix}_train.txt; give the path up to there, FOLDER/qa2.")
     return splits
 
 
@@ -71,15 +71,15 @@ def long_rows(
     other animals fear: an animal that none named would give itself away as the answer. A story
     without suitable distractors keeps its length.
     """
-    told_of = {sentence: subjects_of(sentence) for sentence in pool}
+    subjects = {sentence: subjects_of(sentence) for sentence in pool}
     for story in stories:
-        kept = set.union(
+        protected = set.union(
             entities_in_sentence(story.question),
-            _asked(story),
+            _queried_persons(story),
             *map(subjects_of, story.supporting_sentences()),
         )
-        harmless = [sentence for sentence in pool if not told_of[sentence] & kept]
-        yield _row(story, harmless, as_label, words, generator)
+        distractors = [sentence for sentence in pool if not subjects[sentence] & protected]
+        yield _row(story, distractors, as_label, words, generator)
 
 
 def sentences_of(stories: Sequence[Story]) -> list[str]:
@@ -89,46 +89,45 @@ def sentences_of(stories: Sequence[Story]) -> list[str]:
 
 def entities_in_sentence(sentence: str) -> set[str]:
     """The entities of a sentence: persons, objects and kinds of animals; no places."""
-    found = set()
+    entities = set()
     for word in re.findall(r"\w+", sentence):
-        small = ANIMALS.get(word.lower(), word.lower())
-        if small in THINGS or (word[0].isupper() and small not in QUESTION_WORDS):
-            found.add(small)
-    return found
+        lowered = ANIMALS.get(word.lower(), word.lower())
+        if lowered in THINGS or (word[0].isupper() and lowered not in QUESTION_WORDS):
+            entities.add(lowered)
+    return entities
 
 
 def subjects_of(sentence: str) -> set[str]:
     """The entities that a sentence is about: who fears, not whom; who is a wolf, not the wolf; for
     actions, all entities."""
-    before, said, _ = re.split(r"( are afraid of | is an? |$)", sentence, maxsplit=1)
-    return entities_in_sentence(before if said else sentence)
+    before, separator, _ = re.split(r"( are afraid of | is an? |$)", sentence, maxsplit=1)
+    return entities_in_sentence(before if separator else sentence)
 
 
-def _asked(story: Story) -> set[str]:
+def _queried_persons(story: Story) -> set[str]:
     """Persons of the story that the question names in lower case (task 15)."""
     persons = set.union(set(), *map(entities_in_sentence, story.sentences))
     return persons & set(re.findall(r"\w+", story.question.lower()))
 
 
 def _row(
-    story: Story,
-    harmless: Sequence[str],
-    as_label: bool,
-    words: int,
-    generator: np.random.Generator,
+    story: Story, pool: Sequence[str], as_label: bool, words: int, generator: np.random.Generator
 ) -> Row:
-    told = [(separate_punctuation(s), n in story.supporting) for s, n in
+    story_sentences = [(separate_punctuation(s), n in story.supporting) for s, n in
             zip(story.sentences, story.numbers, strict=True)]  # fmt: skip
-    missing = words - sum(len(sentence.split()) for sentence, _ in told)
-    strewn: list[str] = []
-    while missing > 0 and harmless:
-        strewn.append(separate_punctuation(harmless[int(generator.integers(len(harmless)))]))
-        missing -= len(strewn[-1].split())
+    missing = words - sum(len(sentence.split()) for sentence, _ in story_sentences)
+    distractors: list[str] = []
+    while missing > 0 and pool:
+        distractors.append(separate_punctuation(pool[int(generator.integers(len(pool)))]))
+        missing -= len(distractors[-1].split())
     # Which sentences of the whole are the story's own: they keep their order.
-    own = np.zeros(len(told) + len(strewn), dtype=bool)
-    own[generator.permutation(len(own))[: len(told)]] = True
-    mine, others = iter(told), iter(strewn)
-    sentences = [next(mine) if is_own else (next(others), False) for is_own in own]
+    is_story = np.zeros(len(story_sentences) + len(distractors), dtype=bool)
+    is_story[generator.permutation(len(is_story))[: len(story_sentences)]] = True
+    story_iterator, distractor_iterator = iter(story_sentences), iter(distractors)
+    sentences = [
+        next(story_iterator) if from_story else (next(distractor_iterator), False)
+        for from_story in is_story
+    ]
     text, spans = "", []
     for sentence, supports in sentences:
         low = len(text) + bool(text)
@@ -143,9 +142,9 @@ def _answer(story: Story, text: str, spans: Sequence[Sequence[int]], *, as_label
     if as_label:
         return {"label": story.answer}
     for low, high in reversed(spans):
-        places = [m.start() for m in re.finditer(rf"\b{re.escape(story.answer)}\b", text[low:high])]
-        if places:
-            return {"answer": story.answer, "start": low + places[-1]}
+        starts = [m.start() for m in re.finditer(rf"\b{re.escape(story.answer)}\b", text[low:high])]
+        if starts:
+            return {"answer": story.answer, "start": low + starts[-1]}
     raise UserError(
         f"the answer {story.answer!r} is not in the sentences that support it; use a task with "
         "labels (text classification)."

@@ -1,4 +1,4 @@
-"""The registry of strategies for long texts."""
+"""Strategies for long texts: truncation, sliding windows, pooling, MemRecall; their registry."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from lmlab.tasks.input_pipeline import (
     SequenceAnswer,
     spans_read,
 )
-from lmlab.tasks.long_context.blocks import (
-    TextBlock,
-    block_length_with_end,
-    concatenate_blocks,
-    query_length,
-)
+from lmlab.tasks.long_context.blocks import TextBlock, concatenate_blocks
 from lmlab.tasks.long_context.memrecall_pipeline import MemRecallPipeline
 from lmlab.tasks.sequence_task import SequenceTask, head_scores
 from lmlab.tasks.task import NO_ANSWER_POSITION, EncodedExample, Row
@@ -40,32 +35,31 @@ class Truncation(InputPipeline[System, EncodedSplit]):
     and count as wrong.
     """
 
-    def parts(self, text: TextBlock, room: int) -> list[TextBlock]:
-        """The segments of a text longer than `room` that are retained."""
+    def parts(self, text: TextBlock, max_tokens: int) -> list[TextBlock]:
+        """The segments of a text longer than `max_tokens` that are retained."""
         raise TypeError(f"{type(self).__name__} does not define parts")
 
     def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
         encoded = [self._encode(row) for row in rows]
-        kept = [
+        retained = [
             i
-            for i, each in enumerate(encoded)
-            if not (training and ANSWER_TRUNCATED_LABEL in each.labels)
+            for i, example in enumerate(encoded)
+            if not (training and ANSWER_TRUNCATED_LABEL in example.labels)
         ]
         return EncodedSplit(
-            rows=[rows[index] for index in kept],
-            encoded=[encoded[index] for index in kept],
-            dropped=len(rows) - len(kept),
-            truncated=sum(encoded[index].truncated for index in kept),
+            rows=[rows[index] for index in retained],
+            encoded=[encoded[index] for index in retained],
+            dropped=len(rows) - len(retained),
+            truncated=sum(encoded[index].truncated for index in retained),
         )
 
     def _encode(self, row: Row) -> EncodedExample:
         text, query = self.text(row), self.query(row)
-        end = block_length_with_end(text, self.vocabulary) - len(text.tokens)
-        room = self.max_length - query_length(query, self.vocabulary) - end
-        cut = len(text.tokens) > room
-        parts = self.parts(text, room) if cut else [text]
-        read = concatenate_blocks(query, parts, self.vocabulary)
-        return replace(self.with_labels(row, read), truncated=cut)
+        max_tokens = self.max_text_tokens(query)
+        truncated = len(text.tokens) > max_tokens
+        parts = self.parts(text, max_tokens) if truncated else [text]
+        example = concatenate_blocks(query, parts, self.vocabulary)
+        return replace(self.with_labels(row, example), truncated=truncated)
 
 
 class HeadTruncation(Truncation):
@@ -74,8 +68,8 @@ class HeadTruncation(Truncation):
     name: ClassVar[str] = "head"
     description: ClassVar[str] = "the beginning"
 
-    def parts(self, text: TextBlock, room: int) -> list[TextBlock]:
-        return [text.part(0, room)]
+    def parts(self, text: TextBlock, max_tokens: int) -> list[TextBlock]:
+        return [text.part(0, max_tokens)]
 
 
 class TailTruncation(Truncation):
@@ -84,8 +78,8 @@ class TailTruncation(Truncation):
     name: ClassVar[str] = "tail"
     description: ClassVar[str] = "the end"
 
-    def parts(self, text: TextBlock, room: int) -> list[TextBlock]:
-        return [text.part(len(text.tokens) - room, len(text.tokens))]
+    def parts(self, text: TextBlock, max_tokens: int) -> list[TextBlock]:
+        return [text.part(len(text.tokens) - max_tokens, len(text.tokens))]
 
 
 class HeadTailTruncation(Truncation):
@@ -94,10 +88,10 @@ class HeadTailTruncation(Truncation):
     name: ClassVar[str] = "head-tail"
     description: ClassVar[str] = "some of both"
 
-    def parts(self, text: TextBlock, room: int) -> list[TextBlock]:
-        first = int(room * HEAD_SHARE)
-        last = room - first - 1
-        return [text.part(0, first), text.part(len(text.tokens) - last, len(text.tokens))]
+    def parts(self, text: TextBlock, max_tokens: int) -> list[TextBlock]:
+        head = int(max_tokens * HEAD_SHARE)
+        tail = max_tokens - head - 1
+        return [text.part(0, head), text.part(len(text.tokens) - tail, len(text.tokens))]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,46 +106,45 @@ class SlidingWindows(InputPipeline[System, EncodedSplit]):
 
     def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
         encoded: list[EncodedExample] = []
-        owners: list[int] = []
+        row_of_input: list[int] = []
         for number, row in enumerate(rows):
             windows = [
                 self._labelled(self.with_labels(row, window)) for window in self.windows(row)
             ]
             encoded += windows
-            owners += [number] * len(windows)
-        return EncodedSplit(rows=list(rows), encoded=encoded, dropped=0, row_of_input=owners)
+            row_of_input += [number] * len(windows)
+        return EncodedSplit(rows=list(rows), encoded=encoded, dropped=0, row_of_input=row_of_input)
 
     def windows(self, row: Row) -> list[EncodedExample]:
         """The windows of a row, without labels."""
         text, query = self.text(row), self.query(row)
-        end = block_length_with_end(text, self.vocabulary) - len(text.tokens)
-        room = self.max_length - query_length(query, self.vocabulary) - end
-        stride = max(1, room - int(room * self.settings.overlap))
-        last = max(len(text.tokens) - room, 0)
+        max_tokens = self.max_text_tokens(query)
+        stride = max(1, max_tokens - int(max_tokens * self.settings.overlap))
+        last = max(len(text.tokens) - max_tokens, 0)
         starts = [*range(0, last, stride), last]
         return [
-            concatenate_blocks(query, [text.part(low, low + room)], self.vocabulary)
+            concatenate_blocks(query, [text.part(low, low + max_tokens)], self.vocabulary)
             for low in starts
         ]
 
-    def _labelled(self, read: EncodedExample) -> EncodedExample:
+    def _labelled(self, example: EncodedExample) -> EncodedExample:
         return replace(
-            read,
+            example,
             labels=[
                 NO_ANSWER_POSITION if label == ANSWER_TRUNCATED_LABEL else label
-                for label in read.labels
+                for label in example.labels
             ],
         )
 
     def answer(self, system: System, prepared: EncodedSplit) -> list[SequenceAnswer]:
         scores = head_scores(system, prepared.encoded)
-        by_row: list[list[int]] = [[] for _ in prepared.rows]
+        indices_by_row: list[list[int]] = [[] for _ in prepared.rows]
         for index, owner in enumerate(prepared.row_of_input):
-            by_row[owner].append(index)
+            indices_by_row[owner].append(index)
         answers = []
-        for row, own in zip(prepared.rows, by_row, strict=True):
-            windows = [prepared.encoded[i] for i in own]
-            answer = self.task.merge_window_scores(row, windows, [scores[i] for i in own])
+        for row, indices in zip(prepared.rows, indices_by_row, strict=True):
+            windows = [prepared.encoded[i] for i in indices]
+            answer = self.task.merge_window_scores(row, windows, [scores[i] for i in indices])
             answers.append(SequenceAnswer(answer=answer, seen=spans_read(windows)))
         return answers
 
@@ -179,21 +172,22 @@ class WindowPooling(SlidingWindows):
         )
 
     def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
-        apart = replace(self, settings=replace(self.settings, overlap=0.0))
+        adjacent = replace(self, settings=replace(self.settings, overlap=0.0))
         encoded = []
         for row in rows:
-            windows = SlidingWindows.windows(apart, row)
+            windows = SlidingWindows.windows(adjacent, row)
             tokens = [token for window in windows for token in window.tokens]
             spans = [span for window in windows for span in window.spans]
-            read = EncodedExample(tokens=tokens, labels=[], spans=spans)
-            encoded.append(self.with_labels(row, read))
+            example = EncodedExample(tokens=tokens, labels=[], spans=spans)
+            encoded.append(self.with_labels(row, example))
         return EncodedSplit(rows=list(rows), encoded=encoded, dropped=0)
 
     def answer(self, system: System, prepared: EncodedSplit) -> list[SequenceAnswer]:
         return InputPipeline.answer(self, system, prepared)
 
 
-WINDOW_STRATEGIES: Mapping[str, type[InputPipeline[Any, Any]]] = {
+MEMRECALL = MemRecallPipeline.name
+LONG_TEXT_STRATEGIES: Mapping[str, type[InputPipeline[Any, Any]]] = {
     strategy.name: strategy
     for strategy in (
         HeadTruncation,
@@ -201,14 +195,8 @@ WINDOW_STRATEGIES: Mapping[str, type[InputPipeline[Any, Any]]] = {
         HeadTailTruncation,
         SlidingWindows,
         WindowPooling,
+        MemRecallPipeline,
     )
-}
-
-
-MEMRECALL = MemRecallPipeline.name
-LONG_TEXT_STRATEGIES: Mapping[str, type[InputPipeline[Any, Any]]] = {
-    **WINDOW_STRATEGIES,
-    MEMRECALL: MemRecallPipeline,
 }
 RELEVANCE_SUPERVISION = ("labels", "interventions")
 

@@ -87,44 +87,42 @@ class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
         return CogLTX(base, self.task, frozen=frozen)
 
     def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedMemRecallSplit:
-        examples = [made for number, row in enumerate(rows) for made in self.examples(number, row)]
+        examples = [example for i, row in enumerate(rows) for example in self.examples(i, row)]
         if training and self.relevance_supervision == "labels":
-            lacking = [each.row for each in examples if each.relevant is None]
-            if lacking:
+            unlabelled = [encoded.row for encoded in examples if encoded.relevant is None]
+            if unlabelled:
                 raise UserError(
-                    f"row {lacking[0] + 1} of the training split has no relevant, which --judge "
+                    f"row {unlabelled[0] + 1} of the training split has no relevant, which --judge "
                     "labels needs; add it, or use --judge interventions."
                 )
         return EncodedMemRecallSplit(rows=list(rows), encoded=[], dropped=0, examples=examples)
 
-    def examples(self, number: int, row: Row) -> Iterator[MemRecallExample]:
+    def examples(self, index: int, row: Row) -> Iterator[MemRecallExample]:
         """One example per query of the task about the row."""
         length = self.settings.block_length(self.max_length)
         blocks = make_blocks(self.task.text(row), self.tokenizer, length)
         question = self.query(row) or TextBlock(tokens=(), spans=())
         queries = self.task.block_queries(question, blocks)
-        first = queries[0].query if queries else question
-        if query_length(first, self.vocabulary) + length + 1 > self.max_length:
+        first_query = queries[0].query if queries else question
+        if query_length(first_query, self.vocabulary) + length + 1 > self.max_length:
             raise window_too_small_error(self.max_length, length)
-        for each in queries:
-            if each.span is None and not blocks:
-                raise UserError(f"row {number + 1} has an empty text.")
-            yield self._example(number, row, each)
+        for query in queries:
+            if query.span is None and not blocks:
+                raise UserError(f"row {index + 1} has an empty text.")
+            yield self._example(index, row, query)
 
-    def _example(self, number: int, row: Row, query: BlockQuery) -> MemRecallExample:
-        places = tuple(block.span for block in query.blocks)
-        marked = [(low, high) for low, high in row["relevant"]] if "relevant" in row else None
-        answer = self.task.answer_spans(row)
+    def _example(self, index: int, row: Row, query: BlockQuery) -> MemRecallExample:
+        block_spans = tuple(block.span for block in query.blocks)
+        relevant = [(low, high) for low, high in row["relevant"]] if "relevant" in row else None
+        answers = self.task.answer_spans(row)
         # If the query is a block, only its own words are predicted.
-        blocks = (
-            query.blocks if query.span is None else [each.without_spans() for each in query.blocks]
-        )
+        blocks = query.blocks if query.span is None else [b.without_spans() for b in query.blocks]
         return MemRecallExample(
-            row=number,
+            row=index,
             text=LongText(query=query.query, blocks=tuple(blocks)),
-            block_spans=places,
-            contains_answer=_touched(places, answer),
-            relevant=None if marked is None else _touched(places, [*marked, *answer]),
+            block_spans=block_spans,
+            contains_answer=_overlapping(block_spans, answers),
+            relevant=None if relevant is None else _overlapping(block_spans, [*relevant, *answers]),
             query_span=query.span,
         )
 
@@ -134,10 +132,10 @@ class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
 
     def recall(self, system: CogLTX, examples: Sequence[MemRecallExample]) -> list[MemRecallResult]:
         return mem_recall(
-            [each.text for each in examples],
+            [example.text for example in examples],
             partial(score_blocks, system.relevance_scorer),
             self.settings,
-            longest=self.max_length,
+            max_length=self.max_length,
             vocabulary=self.vocabulary,
         )
 
@@ -147,17 +145,17 @@ class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
         """Initialise the relevance labels: those of the rows, or the best blocks by BM25."""
         train = prepared["train"]
         generator = np.random.default_rng([seed, len(train.examples)])
-        marks = torch.zeros(
-            len(train.examples), max(len(each.block_spans) for each in train.examples)
+        labels = torch.zeros(
+            len(train.examples), max(len(item.block_spans) for item in train.examples)
         )
         for index, example in enumerate(train.examples):
             if self.relevance_supervision == "labels":
                 assert example.relevant is not None
-                first: Sequence[bool] = example.relevant
+                marks: Sequence[bool] = example.relevant
             else:
-                first = initial_relevance(example.text, self.settings.first_relevant, generator)
-            marks[index, : len(first)] = torch.tensor(first, dtype=torch.float32)
-        system.set_relevance(marks)
+                marks = initial_relevance(example.text, self.settings.first_relevant, generator)
+            labels[index, : len(marks)] = torch.tensor(marks, dtype=torch.float32)
+        system.set_relevance(labels)
 
     def batches(
         self,
@@ -171,38 +169,40 @@ class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
 
     def read(self, row: Row, memory: WorkingMemory) -> EncodedExample:
         """An encoded memory with the labels of its row."""
-        read = concatenate_blocks(memory.text.query, memory.blocks, self.vocabulary)
-        return self.with_labels(row, read)
+        encoded = concatenate_blocks(memory.text.query, memory.blocks, self.vocabulary)
+        return self.with_labels(row, encoded)
 
     def answer(self, system: CogLTX, prepared: EncodedMemRecallSplit) -> list[SequenceAnswer]:
-        recalled: list[MemRecallResult] = []
-        for low in range(0, len(prepared.examples), EXAMPLES_PER_BATCH):
-            recalled += self.recall(system, prepared.examples[low : low + EXAMPLES_PER_BATCH])
+        results: list[MemRecallResult] = []
+        for start in range(0, len(prepared.examples), EXAMPLES_PER_BATCH):
+            results += self.recall(system, prepared.examples[start : start + EXAMPLES_PER_BATCH])
         rows = [prepared.rows[example.row] for example in prepared.examples]
-        read = [self.read(row, each.memory) for row, each in zip(rows, recalled, strict=True)]
-        answers: list[Any] = self.task.predict(system.reasoner, self.tokenizer, rows, read)
-        mine: list[list[int]] = [[] for _ in prepared.rows]
+        encoded = [self.read(row, result.memory) for row, result in zip(rows, results, strict=True)]
+        answers: list[Any] = self.task.predict(system.reasoner, self.tokenizer, rows, encoded)
+        example_indices: list[list[int]] = [[] for _ in prepared.rows]
         for index, example in enumerate(prepared.examples):
-            mine[example.row].append(index)
+            example_indices[example.row].append(index)
         return [
             SequenceAnswer(
-                answer=self.task.merge_block_answers(row, [(answers[i], read[i]) for i in own]),
-                kept=tuple(
-                    kept
-                    for i in own
-                    for kept in kept_blocks(self.task.text(row), prepared.examples[i], recalled[i])
+                answer=self.task.merge_block_answers(
+                    row, [(answers[i], encoded[i]) for i in indices]
                 ),
-                seen=spans_read_by_examples([(prepared.examples[i], recalled[i]) for i in own]),
+                kept=tuple(
+                    block
+                    for i in indices
+                    for block in kept_blocks(self.task.text(row), prepared.examples[i], results[i])
+                ),
+                seen=spans_read_by_examples([(prepared.examples[i], results[i]) for i in indices]),
             )
-            for row, own in zip(prepared.rows, mine, strict=True)
+            for row, indices in zip(prepared.rows, example_indices, strict=True)
         ]
 
 
-def _touched(
-    places: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
+def _overlapping(
+    block_spans: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
 ) -> tuple[bool, ...]:
     """Which blocks overlap any of the spans."""
-    return tuple(any(a < high and b > low for low, high in spans) for a, b in places)
+    return tuple(any(a < high and b > low for low, high in spans) for a, b in block_spans)
 
 
 def kept_blocks(
@@ -221,12 +221,12 @@ def kept_blocks(
 
 
 def spans_read_by_examples(
-    each: Sequence[tuple[MemRecallExample, MemRecallResult]],
+    pairs: Sequence[tuple[MemRecallExample, MemRecallResult]],
 ) -> tuple[tuple[int, int], ...]:
     """Characters of the text that any of these examples encoded."""
-    places = [
+    spans = [
         example.block_spans[number]
-        for example, recalled in each
+        for example, recalled in pairs
         for number in recalled.memory.numbers
-    ] + [example.query_span for example, _ in each if example.query_span is not None]
-    return spans_read([EncodedExample(tokens=[], labels=[], spans=places)])
+    ] + [example.query_span for example, _ in pairs if example.query_span is not None]
+    return spans_read([EncodedExample(tokens=[], labels=[], spans=spans)])

@@ -1,4 +1,7 @@
-"""Relevance labels `relevant`: the spans of a row's text that support its answer."""
+"""Relevance labels of text blocks: BM25, then interventions (CogLTX), or given spans; recall.
+
+The field `relevant` of a row holds the spans of its text that support the answer.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,24 @@ def initial_relevance(text: LongText, count: int, generator: np.random.Generator
     A block that shares no token with the query is never among them. Without a query, `count` random
     blocks.
     """
-    marks = [False] * len(text.blocks)
+    labels = [False] * len(text.blocks)
     if text.query.tokens:
         scores = bm25_scores(text)
         best = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
         chosen = [number for number in best[:count] if scores[number] > 0]
     else:
-        chosen = generator.permutation(len(marks))[:count].tolist()
+        chosen = generator.permutation(len(labels))[:count].tolist()
     for number in chosen:
-        marks[number] = True
-    return marks
+        labels[number] = True
+    return labels
 
 
 def bm25_scores(text: LongText) -> list[float]:
     """BM25 of each block for the query, over tokens."""
     blocks = [block.tokens for block in text.blocks]
     size = 1 + max(max(tokens, default=0) for tokens in (*blocks, text.query.tokens))
-    found = token_scores(token_weights(blocks, size), [text.query.tokens])
-    return [float(score) for score in found[:, 0]]
+    scores = token_scores(token_weights(blocks, size), [text.query.tokens])
+    return [float(score) for score in scores[:, 0]]
 
 
 def updated_relevance(before: bool, increase: float, settings: MemRecallConfig) -> bool:
@@ -57,7 +60,7 @@ def updated_relevance(before: bool, increase: float, settings: MemRecallConfig) 
 
 def intervene(
     memories: Sequence[WorkingMemory],
-    marks: Sequence[Sequence[bool]],
+    labels: Sequence[Sequence[bool]],
     certain: Sequence[Sequence[bool]],
     losses: Losses,
     settings: MemRecallConfig,
@@ -67,25 +70,25 @@ def intervene(
     `certain` blocks hold the answer itself: they are always relevant and never removed. Blocks
     outside a memory keep their labels. Cost: one pass over the memory per block in it.
     """
-    tried = [
+    removals = [
         (row, number)
         for row, memory in enumerate(memories)
         for number in memory.numbers
         if not certain[row][number]
     ]
-    without = [
+    reduced_memories = [
         WorkingMemory(
             text=memories[row].text, numbers=tuple(n for n in memories[row].numbers if n != number)
         )
-        for row, number in tried
+        for row, number in removals
     ]
-    whole = losses(memories, range(len(memories)))
-    less = losses(without, [row for row, _ in tried])
-    found = [[bool(m or c) for m, c in zip(*pair, strict=True)] for pair in
-             zip(marks, certain, strict=True)]  # fmt: skip
-    for (row, number), loss in zip(tried, less, strict=True):
-        found[row][number] = updated_relevance(found[row][number], loss - whole[row], settings)
-    return found
+    full = losses(memories, range(len(memories)))
+    reduced_losses = losses(reduced_memories, [row for row, _ in removals])
+    updated = [[bool(m or c) for m, c in zip(*pair, strict=True)] for pair in
+             zip(labels, certain, strict=True)]  # fmt: skip
+    for (row, number), loss in zip(removals, reduced_losses, strict=True):
+        updated[row][number] = updated_relevance(updated[row][number], loss - full[row], settings)
+    return updated
 
 
 Spans = Sequence[tuple[int, int]]
@@ -95,35 +98,35 @@ def check_relevant(row: Mapping[str, Any], text: str) -> None:
     """A UserError if `relevant` is given and is no list of [start, end) in the text."""
     if "relevant" not in row:
         return
-    said = "relevant must be a list of [start, end), characters of the text"
+    requirement = "relevant must be a list of [start, end), characters of the text"
     if not isinstance(row["relevant"], list):
-        raise UserError(f"{said}, got {row['relevant']!r}.")
+        raise UserError(f"{requirement}, got {row['relevant']!r}.")
     for span in row["relevant"]:
-        pair = isinstance(span, list | tuple) and len(span) == 2
-        if not pair or not all(isinstance(end, int) for end in span):
-            raise UserError(f"{said}, got {span!r}.")
+        is_pair = isinstance(span, list | tuple) and len(span) == 2
+        if not is_pair or not all(isinstance(bound, int) for bound in span):
+            raise UserError(f"{requirement}, got {span!r}.")
         if not 0 <= span[0] < span[1] <= len(text):
-            raise UserError(f"{said}, got {list(span)} in {len(text)} characters.")
+            raise UserError(f"{requirement}, got {list(span)} in {len(text)} characters.")
 
 
 def relevant_text_recall(
-    rows: Sequence[Mapping[str, Any]], seen: Sequence[Spans]
+    rows: Sequence[Mapping[str, Any]], read_spans: Sequence[Spans]
 ) -> dict[str, float]:
     """Recall of the relevant spans, over rows that have any; empty if none has.
 
     Gives the share of spans encoded, and of rows with all spans encoded. A span counts if all of it
     was encoded, both ends included.
     """
-    told = [(row["relevant"], read) for row, read in zip(rows, seen, strict=True)
+    labelled = [(row["relevant"], spans) for row, spans in zip(rows, read_spans, strict=True)
             if row.get("relevant")]  # fmt: skip
-    if not told:
+    if not labelled:
         return {}
-    found = [[_within(span, read) for span in relevant] for relevant, read in told]
+    encoded_spans = [[_within(span, spans) for span in relevant] for relevant, spans in labelled]
     return {
-        "relevant_read": sum(map(sum, found)) / sum(map(len, found)),
-        "all_relevant_read": sum(map(all, found)) / len(found),
+        "relevant_read": sum(map(sum, encoded_spans)) / sum(map(len, encoded_spans)),
+        "all_relevant_read": sum(map(all, encoded_spans)) / len(encoded_spans),
     }
 
 
-def _within(span: Sequence[int], read: Spans) -> bool:
-    return any(low <= span[0] and span[1] <= high for low, high in read)
+def _within(span: Sequence[int], spans: Spans) -> bool:
+    return any(low <= span[0] and span[1] <= high for low, high in spans)

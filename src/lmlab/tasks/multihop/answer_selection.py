@@ -46,7 +46,7 @@ class MultihopAnswer(TaskAnswer):
             "kind": self.kind,
             "probability": self.probability,
             "path": [list(step) for step in self.path],
-            "evidence": [list(each) for each in self.evidence],
+            "evidence": [list(pair) for pair in self.evidence],
             "graph": self.graph.as_dict(),
         }
 
@@ -64,50 +64,48 @@ def answer_questions(
     system: CogQA, encoder: NodeEncoder, questions: Sequence[MultihopQuestion]
 ) -> list[MultihopAnswer]:
     """Expand the cognitive graph of each question and select an answer among its nodes."""
-    found: list[MultihopAnswer] = []
+    answers: list[MultihopAnswer] = []
     for low in range(0, len(questions), QUESTIONS_PER_BATCH):
-        asked = questions[low : low + QUESTIONS_PER_BATCH]
-        grown = expand_graphs(system.reader, encoder, asked)
-        found += [select_answer(system, one, each) for one, each in zip(asked, grown, strict=True)]
-    return found
+        batch = questions[low : low + QUESTIONS_PER_BATCH]
+        graphs = expand_graphs(system.reader, encoder, batch)
+        answers += [select_answer(system, q, g) for q, g in zip(batch, graphs, strict=True)]
+    return answers
 
 
 @torch.no_grad()
 def select_answer(
-    system: CogQA, question: MultihopQuestion, grown: ExpandedGraph
+    system: CogQA, question: MultihopQuestion, expanded: ExpandedGraph
 ) -> MultihopAnswer:
     """The answer of System 2 on an expanded graph."""
-    graph, kind = grown.graph, question.kind
-    places = graph.answers() if kind == "special" else graph.starts()[:2]
-    if kind != "special" and len(places) < 2:
-        kind, places = "special", graph.answers()
-    if not places:
+    graph, kind = expanded.graph, question.kind
+    candidates = graph.answers() if kind == "special" else graph.starts()[:2]
+    if kind != "special" and len(candidates) < 2:
+        kind, candidates = "special", graph.answers()
+    if not candidates:
         return _answered(question, kind, graph, answer="", probability=0.0, path=())
     with evaluation_mode(system):
-        nodes = system.propagate(grown.semantics.to(device_of(system)), graph.adjacency())
-        scores = system.scores(nodes, kind, places)
+        nodes = system.propagate(expanded.semantics.to(device_of(system)), graph.adjacency())
+        scores = system.scores(nodes, kind, candidates)
     if kind == "special":
-        shares = torch.softmax(scores, 0)
-        best = int(shares.argmax())
-        goal = places[best]
+        probs = torch.softmax(scores, 0)
+        best = int(probs.argmax())
+        node = candidates[best]
         return _answered(
             question,
             kind,
             graph,
-            answer=graph.nodes[goal].name,
-            probability=float(shares[best]),
-            path=graph.best_path(goal),
+            answer=graph.nodes[node].name,
+            probability=float(probs[best]),
+            path=graph.best_path(node),
         )
-    first = bool(scores > 0)
-    names = (
-        [graph.nodes[place].name for place in places] if kind == "alternative" else ["yes", "no"]
-    )
+    first_wins = bool(scores > 0)
+    names = [graph.nodes[i].name for i in candidates] if kind == "alternative" else ["yes", "no"]
     return _answered(
         question,
         kind,
         graph,
-        answer=names[0] if first else names[1],
-        probability=float(torch.sigmoid(scores if first else -scores)),
+        answer=names[0] if first_wins else names[1],
+        probability=float(torch.sigmoid(scores if first_wins else -scores)),
         path=tuple(dict.fromkeys(graph.steps())),
     )
 
@@ -140,10 +138,10 @@ def path_is_right(row: MultihopRow, path: Sequence[EdgeNames]) -> bool:
 
     For a special question one of the gold paths to the answer; for a comparison all gold edges.
     """
-    steps, right = {_lower(step) for step in path}, {_lower(step) for step in row.path}
+    steps, gold = {_lower(step) for step in path}, {_lower(step) for step in row.path}
     if row.kind != "special":
-        return steps == right
-    return bool(path) and steps <= right and path[-1][1].lower() == row.answer.lower()
+        return steps == gold
+    return bool(path) and steps <= gold and path[-1][1].lower() == row.answer.lower()
 
 
 def _lower(step: EdgeNames) -> EdgeNames:
@@ -151,30 +149,30 @@ def _lower(step: EdgeNames) -> EdgeNames:
 
 
 def multihop_metrics(
-    rows: Sequence[MultihopRow], found: Sequence[MultihopAnswer]
+    rows: Sequence[MultihopRow], answers: Sequence[MultihopAnswer]
 ) -> dict[str, float]:
     """Proportions of correct answers, correct paths and both; answers and both also per `sort`.
 
     `reached` is the proportion of graphs with the correct answer among the candidates.
     """
-    right = [
+    outcomes = [
         (
             row.sort,
-            row.answer.lower() == each.answer.lower(),
-            path_is_right(row, each.path),
-            row.kind != "special" or each.graph.node_index(row.answer, answer=True) is not None,
+            row.answer.lower() == answer.answer.lower(),
+            path_is_right(row, answer.path),
+            row.kind != "special" or answer.graph.node_index(row.answer, answer=True) is not None,
         )
-        for row, each in zip(rows, found, strict=True)
+        for row, answer in zip(rows, answers, strict=True)
     ]
-    count = max(len(right), 1)
-    figures = {
-        "answer": sum(answer for _, answer, _, _ in right) / count,
-        "path": sum(path for _, _, path, _ in right) / count,
-        "joint": sum(answer and path for _, answer, path, _ in right) / count,
-        "reached": sum(reached for *_, reached in right) / count,
+    count = max(len(outcomes), 1)
+    metrics = {
+        "answer": sum(answer_right for _, answer_right, _, _ in outcomes) / count,
+        "path": sum(path for _, _, path, _ in outcomes) / count,
+        "joint": sum(answer_right and path for _, answer_right, path, _ in outcomes) / count,
+        "reached": sum(reached for *_, reached in outcomes) / count,
     }
-    for sort in sorted({sort for sort, *_ in right}):
-        these = [(answer, path) for name, answer, path, _ in right if name == sort]
-        figures[f"answer {sort}"] = sum(answer for answer, _ in these) / len(these)
-        figures[f"joint {sort}"] = sum(answer and path for answer, path in these) / len(these)
-    return figures
+    for sort in sorted({sort for sort, *_ in outcomes}):
+        subset = [(answer_right, path) for name, answer_right, path, _ in outcomes if name == sort]
+        metrics[f"answer {sort}"] = sum(answer_right for answer_right, _ in subset) / len(subset)
+        metrics[f"joint {sort}"] = sum(map(all, subset)) / len(subset)
+    return metrics

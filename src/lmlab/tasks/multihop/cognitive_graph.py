@@ -1,4 +1,4 @@
-"""The cognitive graph (CogQA): entity nodes, candidate answers, and edges with clues."""
+"""Cognitive graph (CogQA): entity nodes, candidate answers, edges with clues; input of a node."""
 
 from __future__ import annotations
 
@@ -28,40 +28,41 @@ class NodeInput:
 
     def positions_of(self, low: int, high: int) -> tuple[int, int] | None:
         """First and last position of some characters of the paragraph; None if truncated."""
-        inside = [p for p, (a, b) in enumerate(self.spans) if a < b and a < high and b > low]
-        if not inside or self.spans[inside[-1]][1] < high:
+        positions = [p for p, (a, b) in enumerate(self.spans) if a < b and a < high and b > low]
+        if not positions or self.spans[positions[-1]][1] < high:
             return None
-        return inside[0], inside[-1]
+        return positions[0], positions[-1]
 
 
 class NodeEncoder:
-    """Encodes question, clues and paragraph as at most `longest` tokens."""
+    """Encodes question, clues and paragraph as at most `max_length` tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, max_length: int) -> None:
         self.start, self.end = vocabulary.bos, require_end_token(vocabulary)
-        self.longest = longest
-        self._read = lru_cache(maxsize=65536)(tokenizer.encode_with_offsets)
+        self.max_length = max_length
+        self._encode = lru_cache(maxsize=65536)(tokenizer.encode_with_offsets)
 
     def __call__(self, question: str, clues: str, paragraph: str) -> NodeInput:
         """The question is never truncated; the paragraph is first, to no less than half of the
         rest, then the clues."""
-        asked = self._read(question)[0]
-        room = self.longest - 1 - SEPARATORS - len(asked)
-        if room < 2:
+        question_ids = self._encode(question)[0]
+        max_tokens = self.max_length - 1 - SEPARATORS - len(question_ids)
+        if max_tokens < 2:
             raise UserError(
-                f"the question has {len(asked)} tokens, and this system takes at most "
-                f"{self.longest} with clues and a paragraph; shorten it, or train with a "
+                f"the question has {len(question_ids)} tokens, and this system takes at most "
+                f"{self.max_length} with clues and a paragraph; shorten it, or train with a "
                 "greater length."
             )
-        hints, (text, spans) = self._read(clues)[0], self._read(paragraph)
-        kept = max(room - len(hints), room // 2)
-        shown, told = text[:kept], hints[: room - min(kept, len(text))]
-        tokens = [self.start, *asked, self.end, *told, self.end]
-        before = [(0, 0)] * len(tokens)
+        clue_ids, (paragraph_ids, spans) = self._encode(clues)[0], self._encode(paragraph)
+        max_paragraph = max(max_tokens - len(clue_ids), max_tokens // 2)
+        text = paragraph_ids[:max_paragraph]
+        hints = clue_ids[: max_tokens - len(text)]
+        tokens = [self.start, *question_ids, self.end, *hints, self.end]
+        no_spans = [(0, 0)] * len(tokens)
         return NodeInput(
-            tokens=[*tokens, *shown, self.end],
-            spans=[*before, *spans[:kept], (0, 0)],
-            truncated=len(shown) < len(text) or len(told) < len(hints),
+            tokens=[*tokens, *text, self.end],
+            spans=[*no_spans, *spans[:max_paragraph], (0, 0)],
+            truncated=len(text) < len(paragraph_ids) or len(hints) < len(clue_ids),
         )
 
 
@@ -96,22 +97,22 @@ class CognitiveGraph:
     def __init__(self) -> None:
         self.nodes: list[GraphNode] = []
         self.links: dict[tuple[int, int], GraphEdge] = {}
-        self._places: dict[tuple[str, bool], int] = {}
+        self._indices: dict[tuple[str, bool], int] = {}
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def node_index(self, name: str, *, answer: bool = False) -> int | None:
         """The index of a node; None if there is none."""
-        return self._places.get((name.lower(), answer))
+        return self._indices.get((name.lower(), answer))
 
     def add(self, name: str, *, answer: bool = False, start: bool = False) -> int:
         """The index of a node, which is created if missing."""
         key = (name.lower(), answer)
-        if key not in self._places:
-            self._places[key] = len(self.nodes)
+        if key not in self._indices:
+            self._indices[key] = len(self.nodes)
             self.nodes.append(GraphNode(name=name, answer=answer, start=start))
-        return self._places[key]
+        return self._indices[key]
 
     def connect(self, origin: int, target: int, clue: str, probability: float = 1.0) -> bool:
         """Add an edge; returns whether it is new."""
@@ -122,16 +123,16 @@ class CognitiveGraph:
 
     def step_probabilities(self) -> dict[EdgeNames, float]:
         """System 1's probability of each edge; the maximum of several between the same names."""
-        found: dict[EdgeNames, float] = {}
+        probabilities: dict[EdgeNames, float] = {}
         for (origin, target), link in self.links.items():
             step = self.nodes[origin].name, self.nodes[target].name
-            found[step] = max(link.probability, found.get(step, 0.0))
-        return found
+            probabilities[step] = max(link.probability, probabilities.get(step, 0.0))
+        return probabilities
 
-    def clues(self, place: int) -> str:
+    def clues(self, node: int) -> str:
         """The sentences that led to a node."""
-        found = [link.clue for (_, target), link in self.links.items() if target == place]
-        return " ".join(dict.fromkeys(found))
+        clues = [link.clue for (_, target), link in self.links.items() if target == node]
+        return " ".join(dict.fromkeys(clues))
 
     def adjacency(self) -> Tensor:
         """(N, N) adjacency matrix, 1 for an edge from i to j."""
@@ -142,25 +143,25 @@ class CognitiveGraph:
 
     def answers(self) -> list[int]:
         """Indices of the candidate answers."""
-        return [place for place, node in enumerate(self.nodes) if node.answer]
+        return [index for index, node in enumerate(self.nodes) if node.answer]
 
     def starts(self) -> list[int]:
         """Indices of the entities that the question names."""
-        return [place for place, node in enumerate(self.nodes) if node.start]
+        return [index for index, node in enumerate(self.nodes) if node.start]
 
     def best_path(self, goal: int) -> tuple[EdgeNames, ...]:
         """The most probable path from a start node, by the product of its edges' probabilities."""
         starts = self.starts()
-        ways: dict[int, tuple[float, tuple[EdgeNames, ...]]] = dict.fromkeys(starts, (0.0, ()))
+        paths: dict[int, tuple[float, tuple[EdgeNames, ...]]] = dict.fromkeys(starts, (0.0, ()))
         for _ in self.nodes:
             for (origin, target), link in self.links.items():
-                if origin not in ways or target in starts:
+                if origin not in paths or target in starts:
                     continue
-                cost = ways[origin][0] - math.log(max(link.probability, 1e-12))
-                if target not in ways or cost < ways[target][0]:
+                cost = paths[origin][0] - math.log(max(link.probability, 1e-12))
+                if target not in paths or cost < paths[target][0]:
                     step = (self.nodes[origin].name, self.nodes[target].name)
-                    ways[target] = (cost, (*ways[origin][1], step))
-        return ways[goal][1] if goal in ways else ()
+                    paths[target] = (cost, (*paths[origin][1], step))
+        return paths[goal][1] if goal in paths else ()
 
     def steps(self) -> tuple[EdgeNames, ...]:
         """All edges by names."""

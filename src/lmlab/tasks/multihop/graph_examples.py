@@ -48,24 +48,24 @@ def gold_graph(row: MultihopRow) -> CognitiveGraph:
     for name in row.start:
         graph.add(name, start=True)
     for a, b in (*row.path, *row.hops):
-        _step(graph, row, (a, b), answer=row.kind == "special" and b == row.answer)
+        _add_edge(graph, row, (a, b), answer=row.kind == "special" and b == row.answer)
     for edge in row.irrelevant:
-        _step(graph, row, edge, answer=False)
+        _add_edge(graph, row, edge, answer=False)
         if row.kind == "special":
-            _step(graph, row, edge, answer=True)
+            _add_edge(graph, row, edge, answer=True)
     return graph
 
 
-def _step(graph: CognitiveGraph, row: MultihopRow, edge: Edge, *, answer: bool) -> None:
+def _add_edge(graph: CognitiveGraph, row: MultihopRow, edge: Edge, *, answer: bool) -> None:
     origin, text = graph.add(edge[0]), row.paragraphs[edge[0]]
-    found = find_entity_name(text, edge[1])
-    assert found is not None, "rows are checked"
+    match = find_entity_name(text, edge[1])
+    assert match is not None, "rows are checked"
     target = graph.add(edge[1], answer=answer)
     if origin != target:
-        graph.connect(origin, target, sentence_around(text, *found))
+        graph.connect(origin, target, sentence_around(text, *match))
 
 
-def node_labels(row: MultihopRow, name: str, read: NodeInput) -> PointerLabels | None:
+def node_labels(row: MultihopRow, name: str, node_input: NodeInput) -> PointerLabels | None:
     """Gold pointer positions in a node's paragraph; None if they were truncated.
 
     k next hops share the probability equally. An entity without outgoing edges is irrelevant: its
@@ -76,14 +76,14 @@ def node_labels(row: MultihopRow, name: str, read: NodeInput) -> PointerLabels |
     for a, b in (*row.path, *row.hops):
         if a != name:
             continue
-        found = find_entity_name(row.paragraphs[a], b)
-        places = None if found is None else read.positions_of(*found)
-        if places is None:
+        match = find_entity_name(row.paragraphs[a], b)
+        positions = None if match is None else node_input.positions_of(*match)
+        if positions is None:
             return None
         if row.kind == "special" and b == row.answer:
-            answer = places
+            answer = positions
         else:
-            hops.append(places)
+            hops.append(positions)
     return pointer_labels(hops, answer)
 
 
@@ -92,10 +92,10 @@ def node_inputs(
 ) -> tuple[list[NodeInput], list[PointerLabels | None]]:
     """System 1's input for each node, and its labels; none for candidate answers."""
     inputs, labels = [], []
-    for place, node in enumerate(graph.nodes):
-        read = encoder(row.text, graph.clues(place), row.paragraphs.get(node.name, ""))
-        inputs.append(read)
-        labels.append(NO_LABELS if node.answer else node_labels(row, node.name, read))
+    for index, node in enumerate(graph.nodes):
+        node_input = encoder(row.text, graph.clues(index), row.paragraphs.get(node.name, ""))
+        inputs.append(node_input)
+        labels.append(NO_LABELS if node.answer else node_labels(row, node.name, node_input))
     return inputs, labels
 
 
@@ -106,48 +106,49 @@ def span_examples(
 
     Also the number of dropped inputs, whose spans were truncated.
     """
-    found: list[SpanExample] = []
-    cut = 0
+    examples: list[SpanExample] = []
+    dropped = 0
     for row in rows:
         graph = gold_graph(row)
-        for node, read, labels in zip(graph.nodes, *node_inputs(row, graph, encoder), strict=True):
+        encoded = node_inputs(row, graph, encoder)
+        for node, node_input, labels in zip(graph.nodes, *encoded, strict=True):
             if node.answer:
                 continue
             if labels is None:
-                cut += 1
+                dropped += 1
             else:
-                found.append(SpanExample(input=read, labels=labels))
-    return found, cut
+                examples.append(SpanExample(input=node_input, labels=labels))
+    return examples, dropped
 
 
 def graph_example(
-    row: MultihopRow, encoder: NodeEncoder, grown: ExpandedGraph | None = None
+    row: MultihopRow, encoder: NodeEncoder, expanded: ExpandedGraph | None = None
 ) -> GraphExample | None:
     """The gold graph of a row, or an expanded one; None if the answer is not in it."""
-    graph = gold_graph(row) if grown is None else grown.graph
+    graph = gold_graph(row) if expanded is None else expanded.graph
     inputs, labels = node_inputs(row, graph, encoder)
-    told = _told(row, graph)
-    if told is None:
+    targets = _candidates_and_target(row, graph)
+    if targets is None:
         return None
-    candidates, target = told
+    candidates, target = targets
     return GraphExample(
-        inputs=inputs if grown is None else grown.inputs,
-        labels=[NO_LABELS if each is None else each for each in labels],
+        inputs=inputs if expanded is None else expanded.inputs,
+        labels=[NO_LABELS if gold_labels is None else gold_labels for gold_labels in labels],
         adjacency=graph.adjacency(),
         kind=row.kind,
         candidates=candidates,
         target=target,
-        semantics=None if grown is None else grown.semantics,
+        semantics=None if expanded is None else expanded.semantics,
     )
 
 
-def _told(row: MultihopRow, graph: CognitiveGraph) -> tuple[list[int], int] | None:
+def _candidates_and_target(row: MultihopRow, graph: CognitiveGraph) -> tuple[list[int], int] | None:
     if row.kind == "special":
-        right, candidates = graph.node_index(row.answer, answer=True), graph.answers()
-        return None if right is None else (candidates, candidates.index(right))
-    pair = [place for name in row.start[:2] if (place := graph.node_index(name)) is not None]
-    if len(pair) < 2:
+        gold, candidates = graph.node_index(row.answer, answer=True), graph.answers()
+        return None if gold is None else (candidates, candidates.index(gold))
+    entities = [index for name in row.start[:2] if (index := graph.node_index(name)) is not None]
+    if len(entities) < 2:
         return None
     if row.kind == "yes-no":
-        return pair, int(row.answer == "yes")
-    return pair, row.start[:2].index(row.answer)
+        return entities, int(row.answer == "yes")
+    return entities, row.start[:2].index(row.answer)

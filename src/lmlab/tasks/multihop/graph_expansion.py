@@ -27,7 +27,7 @@ class ExpandedGraph:
 
 
 @dataclass(eq=False)
-class _Growing:
+class _Expansion:
     """A question whose graph is being expanded."""
 
     question: MultihopQuestion
@@ -41,9 +41,9 @@ class _Growing:
     def begin(self) -> None:
         self.frontier = [self.graph.add(name, start=True) for name in self.question.start]
 
-    def paragraph(self, place: int) -> str:
+    def paragraph(self, node: int) -> str:
         """The paragraph of a node; empty if there is none."""
-        name = self.names.get(self.graph.nodes[place].name.lower())
+        name = self.names.get(self.graph.nodes[node].name.lower())
         return "" if name is None else self.question.paragraphs[name]
 
 
@@ -57,62 +57,54 @@ def expand_graphs(
     changed. At `max_graph_nodes` nodes no more are added. The frontier nodes of all questions are
     batched.
     """
-    names = _NameTables()
-    growing = [_Growing(each, names.of(each.paragraphs)) for each in questions]
-    for each in growing:
-        each.begin()
-    while due := [(each, place) for each in growing for place in each.frontier]:
-        for each, place in due:
-            asked, clues = each.question.text, each.graph.clues(place)
-            each.inputs[place] = encoder(asked, clues, each.paragraph(place))
-        for each in growing:
-            each.frontier = []
-        found = reader.extract([each.inputs[place].tokens for each, place in due])
-        for (each, place), seen in zip(due, found, strict=True):
-            each.semantics[place] = seen.semantics
-            if not each.graph.nodes[place].answer:
-                _expand(each, place, seen, limit=reader.settings.max_graph_nodes)
-    return [_grown(each) for each in growing]
+    # Lower-case names, computed once for paragraphs that questions share.
+    names: dict[int, Mapping[str, str]] = {}
+    for q in questions:
+        if id(q.paragraphs) not in names:
+            names[id(q.paragraphs)] = {name.lower(): name for name in q.paragraphs}
+    expansions = [_Expansion(q, names[id(q.paragraphs)]) for q in questions]
+    for expansion in expansions:
+        expansion.begin()
+    while pending := [(expansion, node) for expansion in expansions for node in expansion.frontier]:
+        for expansion, node in pending:
+            question, clues = expansion.question.text, expansion.graph.clues(node)
+            expansion.inputs[node] = encoder(question, clues, expansion.paragraph(node))
+        for expansion in expansions:
+            expansion.frontier = []
+        extracted = reader.extract([expansion.inputs[node].tokens for expansion, node in pending])
+        for (expansion, node), spans in zip(pending, extracted, strict=True):
+            expansion.semantics[node] = spans.semantics
+            if not expansion.graph.nodes[node].answer:
+                _expand(expansion, node, spans, limit=reader.settings.max_graph_nodes)
+    return [_finished(expansion) for expansion in expansions]
 
 
-def _expand(each: _Growing, place: int, seen: ExtractedSpans, *, limit: int) -> None:
+def _expand(expansion: _Expansion, node: int, extracted: ExtractedSpans, *, limit: int) -> None:
     """Add the nodes and edges of the spans extracted from a node's paragraph."""
-    for spans, answer in ((seen.hops, False), (seen.answers, True)):
+    for spans, answer in ((extracted.hops, False), (extracted.answers, True)):
         for span in spans:
-            name, clue = _named(each, place, span)
-            known = each.graph.node_index(name, answer=answer)
-            if not name or known == place or (known is None and len(each.graph) >= limit):
+            name, clue = _span_name(expansion, node, span)
+            known = expansion.graph.node_index(name, answer=answer)
+            if not name or known == node or (known is None and len(expansion.graph) >= limit):
                 continue
-            target = each.graph.add(name, answer=answer)
-            new = each.graph.connect(place, target, clue, span.probability)
-            if new and target not in each.frontier:
-                each.frontier.append(target)
+            target = expansion.graph.add(name, answer=answer)
+            new = expansion.graph.connect(node, target, clue, span.probability)
+            if new and target not in expansion.frontier:
+                expansion.frontier.append(target)
 
 
-def _named(each: _Growing, place: int, span: PointedSpan) -> tuple[str, str]:
+def _span_name(expansion: _Expansion, node: int, span: PointedSpan) -> tuple[str, str]:
     """The text of a span, and the sentence around it."""
-    text, spans = each.paragraph(place), each.inputs[place].spans
+    text, spans = expansion.paragraph(node), expansion.inputs[node].spans
     low, high = spans[span.first][0], spans[span.last][1]
-    said = text[low:high].strip()
-    return each.names.get(said.lower(), said), sentence_around(text, low, high)
+    name = text[low:high].strip()
+    return expansion.names.get(name.lower(), name), sentence_around(text, low, high)
 
 
-def _grown(each: _Growing) -> ExpandedGraph:
-    places = range(len(each.graph))
+def _finished(expansion: _Expansion) -> ExpandedGraph:
+    nodes = range(len(expansion.graph))
     return ExpandedGraph(
-        graph=each.graph,
-        inputs=[each.inputs[place] for place in places],
-        semantics=torch.stack([each.semantics[place] for place in places]),
+        graph=expansion.graph,
+        inputs=[expansion.inputs[node] for node in nodes],
+        semantics=torch.stack([expansion.semantics[node] for node in nodes]),
     )
-
-
-class _NameTables:
-    """Lower-case names of paragraph sets, computed once for a set that questions share."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, Mapping[str, str]] = {}
-
-    def of(self, paragraphs: Mapping[str, str]) -> Mapping[str, str]:
-        if id(paragraphs) not in self._made:
-            self._made[id(paragraphs)] = {name.lower(): name for name in paragraphs}
-        return self._made[id(paragraphs)]

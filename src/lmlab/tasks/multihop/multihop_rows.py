@@ -1,4 +1,4 @@
-"""Rows of multi-hop questions: their format, checks, and the kind of each question."""
+"""Multi-hop question rows: format, checks, reading from files, and kinds of question (CogQA)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.data.lines import ReadingReport, held_lines
 from lmlab.data.name_matching import find_entity_name
 from lmlab.data.wordnet.multihop_questions import multihop_questions
 from lmlab.models.cogqa import QuestionKind
-from lmlab.tasks.task import Row, Splits
+from lmlab.tasks.task import Row, Splits, check_fields
 from lmlab.tasks.task_rows import read_splits
 
 Edge = tuple[str, str]
@@ -30,20 +30,7 @@ BUILTIN_MULTIHOP_SETS: Mapping[str, Callable[[], Splits]] = {"wordnet-hops": mul
 """Built-in sets of questions."""
 PARAGRAPHS_FILE_NAME = "paragraphs.jsonl"
 """The file next to rows with the paragraphs of all of them, {"entity": …, "text": …} per line."""
-YES_NO_VERBS = {
-    "is",
-    "are",
-    "was",
-    "were",
-    "do",
-    "does",
-    "did",
-    "has",
-    "have",
-    "had",
-    "can",
-    "could",
-}
+YES_NO_VERBS = frozenset("is are was were do does did has have had can could".split())
 """Verbs that begin yes/no questions."""
 
 
@@ -121,19 +108,13 @@ class MultihopRowChecker:
 
     def check_row(self, row: Any) -> Row:
         """The row with its paragraphs, or a UserError that says what is wrong with it."""
-        if not isinstance(row, dict):
-            raise UserError(f"a row of {TASK_NAME} is an object with {', '.join(FIELDS)}.")
-        for name in FIELDS:
-            if name not in row:
-                raise UserError(
-                    f"a row of {TASK_NAME} needs {', '.join(FIELDS)}, and {name} is missing."
-                )
+        check_fields(TASK_NAME, FIELDS, row)
         _check_shapes(row)
-        own = row.get("paragraphs", {})
-        if not isinstance(own, dict) or not all(isinstance(text, str) for text in own.values()):
+        texts = row.get("paragraphs", {})
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
             raise UserError("paragraphs must be an object of texts by entity.")
-        checked = {**row, "paragraphs": {**self.shared, **own} if own else self.shared}
-        _check_way(MultihopRow.from_row(checked))
+        checked = {**row, "paragraphs": {**self.shared, **texts} if texts else self.shared}
+        _check_path(MultihopRow.from_row(checked))
         return checked
 
     def text(self, row: Mapping[str, Any]) -> str:
@@ -149,19 +130,19 @@ def _check_shapes(row: Mapping[str, Any]) -> None:
         raise UserError(f"start must be a list of at least one entity, got {start!r}.")
     for name in ("path", "hops", "irrelevant"):
         for edge in row.get(name, []):
-            pair = isinstance(edge, list) and len(edge) == 2
-            if not pair or not all(isinstance(each, str) for each in edge):
+            is_pair = isinstance(edge, list) and len(edge) == 2
+            if not is_pair or not all(isinstance(entity, str) for entity in edge):
                 raise UserError(f"{name} must be a list of [from, to], got {edge!r}.")
 
 
-def _check_way(row: MultihopRow) -> None:
+def _check_path(row: MultihopRow) -> None:
     """Check that a paragraph supports every edge, and that the path leads to the answer."""
     for a, b in (*row.path, *row.hops, *row.irrelevant):
         if find_entity_name(row.paragraphs.get(a, ""), b) is None:
             raise UserError(f"the paragraph of {a!r} does not name {b!r}, to which a hop leads.")
-    met = {*row.start, *(b for _, b in (*row.path, *row.hops))}
-    if strange := [a for a, _ in row.path if a not in met]:
-        raise UserError(f"no hop of the path leads to {strange[0]!r}.")
+    reachable = {*row.start, *(b for _, b in (*row.path, *row.hops))}
+    if unreachable := [a for a, _ in row.path if a not in reachable]:
+        raise UserError(f"no hop of the path leads to {unreachable[0]!r}.")
     if row.kind == "yes-no" and row.answer not in ("yes", "no"):
         raise UserError(f"the answer to this question must be yes or no, got {row.answer!r}.")
     if row.kind == "alternative" and row.answer not in row.start[:2]:
@@ -184,22 +165,22 @@ def read_multihop_rows(
     path = Path(data)
     if not path.exists():
         raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN_MULTIHOP_SETS)
-    beside = (path if path.is_dir() else path.parent) / PARAGRAPHS_FILE_NAME
-    shared = read_paragraphs(beside) if beside.exists() else {}
+    paragraphs_path = (path if path.is_dir() else path.parent) / PARAGRAPHS_FILE_NAME
+    shared = read_paragraphs(paragraphs_path) if paragraphs_path.exists() else {}
     return read_splits(data, MultihopRowChecker(shared), seed=seed, errors=errors, report=report)
 
 
 def read_paragraphs(path: Path) -> dict[str, str]:
     """Texts by entity, from lines {"entity": …, "text": …}."""
-    found: dict[str, str] = {}
+    paragraphs: dict[str, str] = {}
     for number, line in held_lines(path, ReadingReport()):
         if not line:
             continue
         try:
             row = parse_json(line)
-            found[str(row["entity"])] = str(row["text"])
+            paragraphs[str(row["entity"])] = str(row["text"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f'{path}, line {number}: expected {{"entity": …, "text": …}}, got {line[:60]!r}.'
             ) from error
-    return found
+    return paragraphs

@@ -1,4 +1,4 @@
-"""Multi-hop question answering (CogQA, Ding et al. 2019) as a task: two stages, a graph, a path."""
+"""Multi-hop QA task (CogQA, Ding et al. 2019): two-stage fit, loading, answers with their paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmlab.core.answers import Answer, Evidence
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
-from lmlab.layers.cogqa_config import CogQAConfig
+from lmlab.layers.span_pointers import CogQAConfig
 from lmlab.models.cogqa import CogQA, CogQAReader
 from lmlab.sampling.question_answering import AnsweredQuestion, QuestionAnswerer
 from lmlab.tasks.confidence_intervals import TaskMetrics, wilson_interval
@@ -86,8 +86,8 @@ class MultihopModel(FinetunedModel):
             )
         rows = [{"question": question} for question in questions]
         return [
-            [_with_evidence(each)] if each.answer else []
-            for each in self.predict_with_details(rows)
+            [_with_evidence(answer)] if answer.answer else []
+            for answer in self.predict_with_details(rows)
         ]
 
     def ask_stream(
@@ -118,15 +118,15 @@ class MultihopModel(FinetunedModel):
         text = row.get("question")
         if not isinstance(text, str) or not text.strip():
             raise UserError(f"row {number} of {self.task.name} needs a question.")
-        own = row.get("paragraphs")
-        if own is not None and not isinstance(own, Mapping):
+        given = row.get("paragraphs")
+        if given is not None and not isinstance(given, Mapping):
             raise UserError(
                 f"row {number} of {self.task.name}: paragraphs must be an object of texts."
             )
-        paragraphs = self.paragraphs if own is None else own
+        paragraphs = self.paragraphs if given is None else given
         start = row.get("start")
         if start is None:
-            names = self._names if own is None else {name.lower(): name for name in own}
+            names = self._names if given is None else {name.lower(): name for name in given}
             start = start_entities(text, names, self.common)
         if not start:
             raise UserError(
@@ -190,10 +190,10 @@ class MultihopQA(Task):
             CogQAConfig.from_settings(model.config["system_config"]), job.settings
         )
         paragraphs = shared_paragraphs(splits)
-        described = job.describe(
+        config = job.describe(
             model, self, settings=asdict(settings), common=common_names(splits["train"], paragraphs)
         )
-        job.write_run(model, described, {PARAGRAPHS_FILE: paragraph_bytes(paragraphs)})
+        job.write_run(model, config, {PARAGRAPHS_FILE: paragraph_bytes(paragraphs)})
         torch.manual_seed(job.config.seed)
         training = TwoStageTraining(
             system=CogQA(CogQAReader(model.system, settings)),
@@ -212,31 +212,31 @@ class MultihopQA(Task):
         answers = answer_questions(training.system, training.encoder, rows[split])
         result = job.result(
             self,
-            _measured(rows[split], answers),
+            _metrics(rows[split], answers),
             split=split,
-            rows={name: len(each) for name, each in rows.items()},
+            rows={name: len(subset) for name, subset in rows.items()},
             truncated=0,
             dropped=dropped,
         )
-        records = [each.record(row) for each, row in zip(answers, splits[split], strict=True)]
+        records = [subset.record(row) for subset, row in zip(answers, splits[split], strict=True)]
         return write_evaluation(job, result, records)
 
     @classmethod
     def load(cls, run: RunFolder, config: Mapping[str, Any]) -> MultihopModel:
-        described = config["task"]
+        task_config = config["task"]
         base, tokenizer = load_base(run, config)
-        system = CogQA(CogQAReader(base, CogQAConfig.from_settings(described["settings"])))
+        system = CogQA(CogQAReader(base, CogQAConfig.from_settings(task_config["settings"])))
         load_weights(system, run)
         return MultihopModel(
             task=cls(),
             system=system.eval(),
             tokenizer=tokenizer,
             path=run.path,
-            common=tuple(described.get("common", ())),
+            common=tuple(task_config.get("common", ())),
         )
 
 
-def _measured(rows: Sequence[MultihopRow], answers: Sequence[MultihopAnswer]) -> TaskMetrics:
+def _metrics(rows: Sequence[MultihopRow], answers: Sequence[MultihopAnswer]) -> TaskMetrics:
     """Metrics of answers and paths, with Wilson's intervals for those over all rows."""
     metrics, count = multihop_metrics(rows, answers), len(answers)
     intervals = {

@@ -1,4 +1,4 @@
-"""Paragraph store of a multi-hop run, so that it can answer a bare question."""
+"""Paragraphs by entity, stored with a multi-hop run, and the start entities of a question."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COMMON_SHARE = 0.02
 
 def shared_paragraphs(splits: Splits) -> dict[str, str]:
     """The paragraphs of all rows; the first, if an entity has several."""
-    found: dict[str, str] = {}
+    paragraphs: dict[str, str] = {}
     for rows in splits.values():
         for row in rows:
             for entity, text in row["paragraphs"].items():
-                found.setdefault(entity, text)
-    return found
+                paragraphs.setdefault(entity, text)
+    return paragraphs
 
 
 def paragraph_bytes(paragraphs: Mapping[str, str]) -> bytes:
@@ -56,14 +56,14 @@ def load_paragraphs(run: Path) -> dict[str, str]:
 def common_names(rows: Sequence[Mapping[str, Any]], paragraphs: Mapping[str, str]) -> list[str]:
     """Entity names that are common question words ("kind"): frequent, rarely start entities."""
     names = {name.lower() for name in paragraphs}
-    asking: Counter[str] = Counter()
-    starting: Counter[str] = Counter()
+    mentioned: Counter[str] = Counter()
+    as_start: Counter[str] = Counter()
     for row in rows:
         starts = {name.lower() for name in row["start"]}
         for name, _, _ in entities_in_question(str(row["question"]), names, ()):
-            (starting if name in starts else asking)[name] += 1
-    least = max(2, COMMON_SHARE * len(rows))
-    return sorted(name for name, n in asking.items() if n > max(least, starting[name]))
+            (as_start if name in starts else mentioned)[name] += 1
+    min_count = max(2, COMMON_SHARE * len(rows))
+    return sorted(name for name, n in mentioned.items() if n > max(min_count, as_start[name]))
 
 
 def entities_in_question(
@@ -73,27 +73,27 @@ def entities_in_question(
     matches, no overlaps."""
     words = _words(question)
     taken: set[int] = set()
-    found: list[tuple[str, int, int]] = []
+    mentions: list[tuple[str, int, int]] = []
     for size in range(min(len(words), 8), 0, -1):
         for low in range(len(words) - size + 1):
-            name, inside = " ".join(words[low : low + size]), range(low, low + size)
-            if name in names and name not in common and not taken.intersection(inside):
-                taken.update(inside)
-                found.append((name, low, low + size))
-    return sorted(found, key=lambda each: each[1])
+            name, positions = " ".join(words[low : low + size]), range(low, low + size)
+            if name in names and name not in common and not taken.intersection(positions):
+                taken.update(positions)
+                mentions.append((name, low, low + size))
+    return sorted(mentions, key=lambda mention: mention[1])
 
 
 def start_entities(
     question: str, names: Mapping[str, str], common: Sequence[str]
 ) -> tuple[str, ...]:
     """Start entities: two joined by "and" or "or", else all that the question names."""
-    found = entities_in_question(question, names, common)
+    mentions = entities_in_question(question, names, common)
     words = _words(question)
-    for first, second in pairwise(found):
+    for first, second in pairwise(mentions):
         between = set(words[first[2] : second[1]])
         if between & {"and", "or"} and between <= {"and", "or", ","}:
             return names[first[0]], names[second[0]]
-    return tuple(dict.fromkeys(names[name] for name, _, _ in found))
+    return tuple(dict.fromkeys(names[name] for name, _, _ in mentions))
 
 
 def _words(question: str) -> list[str]:

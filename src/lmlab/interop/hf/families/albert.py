@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): cross-layer parameter sharing and factorised embeddings."""
+"""Hugging Face ALBERT (Lan et al. 2020): cross-layer sharing, factorised embeddings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from lmlab.interop.hf.bert_like import (
     MASKED_LM_OWN_SETTINGS,
     SEGMENTS,
     MaskedLMFamily,
+    has_pair_head,
+    layer_part_pairs,
     pooler_pairs,
 )
 from lmlab.interop.hf.family import CheckpointSpec
@@ -48,7 +50,7 @@ class Albert(MaskedLMFamily):
     derived_settings = frozenset({"pairs"})
     fixed = {**ENCODER_FIXED, "shared_layers": True}
     required = {**ENCODER_REQUIRED, "num_hidden_groups": 1, "inner_group_num": 1}
-    own_settings = MASKED_LM_OWN_SETTINGS | {"longest"}
+    own_settings = MASKED_LM_OWN_SETTINGS | {"max_span_length"}
     prefix = "albert."
     heads = ("predictions.", "sop_classifier.")
     inputs = ("input_ids", "token_type_ids", "attention_mask")
@@ -60,24 +62,17 @@ class Albert(MaskedLMFamily):
 
     def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         yield from super().pairs(shape)
-        if _asks(shape.settings):
+        if has_pair_head(shape.settings):
             yield from pooler_pairs("albert.pooler", CLASSIFIER)
 
     def layers(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         widening = "albert.encoder.embedding_hidden_mapping_in"
         yield from linear_pairs("backbone.embedding.projection", widening)
-        ours = "backbone.stack.blocks.0"
+        key = "backbone.stack.blocks.0"
         parts = [f"{LAYER}.attention.{name}" for name in ("query", "key", "value")]
-        yield from concatenated_pairs(f"{ours}.attention.qkv_projection", parts)
-        yield from linear_pairs(f"{ours}.attention.output", f"{LAYER}.attention.dense")
-        yield from linear_pairs(
-            f"{ours}.self_attention_residual.norm", f"{LAYER}.attention.LayerNorm"
-        )
-        yield from linear_pairs(f"{ours}.feed_forward.up_projection", f"{LAYER}.ffn")
-        yield from linear_pairs(f"{ours}.feed_forward.down_projection", f"{LAYER}.ffn_output")
-        yield from linear_pairs(
-            f"{ours}.feed_forward_residual.norm", f"{LAYER}.full_layer_layer_norm"
-        )
+        yield from concatenated_pairs(f"{key}.attention.qkv_projection", parts)
+        output, norm = ("attention.dense", "attention.LayerNorm"), "full_layer_layer_norm"
+        yield from layer_part_pairs(key, LAYER, *output, "ffn", "ffn_output", norm)
 
     def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
@@ -103,11 +98,7 @@ class Albert(MaskedLMFamily):
         return {}
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
-        return "AlbertForPreTraining" if _asks(settings) else "AlbertForMaskedLM"
-
-
-def _asks(settings: Mapping[str, Any]) -> bool:
-    return settings["pairs"] != "none"
+        return "AlbertForPreTraining" if has_pair_head(settings) else "AlbertForMaskedLM"
 
 
 FAMILY = Albert()

@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020): post-norm; position embeddings are offset by two rows."""
+"""Hugging Face BART (Lewis et al. 2020): post-norm; positions are offset by two rows."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Bart(DenoisingSeq2SeqFamily):
     own_settings = DenoisingSeq2SeqFamily.own_settings | {"noises", "mean_span"}
     decoder_starts_with_bos = True
 
-    def side_pairs(self, shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
+    def side_pairs(self, shape: CheckpointSpec, key: str, hf_key: str) -> Iterator[WeightPair]:
         length = shape.settings["length"]
         positions = ResizeRows(ours=length, theirs=length + POSITION_OFFSET, first=POSITION_OFFSET)
-        table = f"{ours}.embedding.positions.table.weight"
-        yield weight_pair(table, f"{theirs}.embed_positions.weight", positions)
-        yield from linear_pairs(f"{ours}.embedding.norm", f"{theirs}.layernorm_embedding")
+        table = f"{key}.embedding.positions.table.weight"
+        yield weight_pair(table, f"{hf_key}.embed_positions.weight", positions)
+        yield from linear_pairs(f"{key}.embedding.norm", f"{hf_key}.layernorm_embedding")
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "BartForConditionalGeneration"

@@ -1,6 +1,6 @@
-"""BERT (Devlin et al. 2019), with the next-sentence prediction head if there is one.
+"""Hugging Face BERT: masked LM with optional NSP head; BERT sentence encoders (imported as DPR).
 
-Systems with other masking strategies have the same weights.
+Devlin et al. 2019. Systems with other masking strategies have the same weights.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lmlab.interop.hf.bert_like import (
     MaskedLMFamily,
     embedding_pairs,
     encoder_layer_pairs,
+    has_pair_head,
     pooler_pairs,
 )
 from lmlab.interop.hf.checkpoint_files import read_weights
@@ -66,48 +67,51 @@ class BertEncoder(CheckpointFamily):
         )
 
     def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
-        names = [each.ours for each in self.pairs(shape)]
+        names = [pair.ours for pair in self.pairs(shape)]
         return {name.replace("questions", "documents", 1): name for name in names}
 
     def read_checkpoint_parts(
         self, folder: Path, config: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         """Drop positions beyond the maximum length given in the folder's files."""
-        told, weights = read_sentence_encoder_config(folder), dict(read_weights(folder))
-        longest = LENGTH.read_from(config)
-        if told.window is not None and told.window < longest:
-            config = {**config, LENGTH.theirs: told.window, POSITIONS_KEY: longest}
-            for name in [each for each in weights if each.endswith(POSITION_TABLE)]:
-                weights[name] = weights[name][: told.window]
-        return {**config, SENTENCE_ENCODER_KEY: asdict(told)}, weights
+        pooling, weights = read_sentence_encoder_config(folder), dict(read_weights(folder))
+        max_length = LENGTH.read_from(config)
+        if pooling.window is not None and pooling.window < max_length:
+            config = {**config, LENGTH.theirs: pooling.window, POSITIONS_KEY: max_length}
+            for name in [key for key in weights if key.endswith(POSITION_TABLE)]:
+                weights[name] = weights[name][: pooling.window]
+        return {**config, SENTENCE_ENCODER_KEY: asdict(pooling)}, weights
 
     def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        told = SentenceEncoderConfig(**config[SENTENCE_ENCODER_KEY])
-        ours = [POOLING.get(name) for name in told.poolings]
-        if ours not in (["first"], ["mean"]):
+        pooling = SentenceEncoderConfig(**config[SENTENCE_ENCODER_KEY])
+        poolings = [POOLING.get(name) for name in pooling.poolings]
+        if poolings not in (["first"], ["mean"]):
             raise UserError(
-                f"the checkpoint pools hidden states by {' and '.join(told.poolings)}, but a run "
-                f"supports one of {' or '.join(POOLING)}; use its folder as it is (lmlab index "
+                f"the checkpoint pools hidden states by {' and '.join(pooling.poolings)}, but a "
+                f"run supports one of {' or '.join(POOLING)}; use its folder as it is (lmlab index "
                 "build DOCS --encoder FOLDER)."
             )
-        length = NORMALIZED_SCALE if told.normalized else 0.0
-        return {"pooling": ours[0], "vector_norm": length}
+        length = NORMALIZED_SCALE if pooling.normalized else 0.0
+        return {"pooling": poolings[0], "vector_norm": length}
 
     def import_notes(self, config: Mapping[str, Any]) -> list[str]:
-        told, found = SentenceEncoderConfig(**config[SENTENCE_ENCODER_KEY]), []
+        pooling, notes = SentenceEncoderConfig(**config[SENTENCE_ENCODER_KEY]), []
         if POSITIONS_KEY in config:
-            found.append(
-                f"texts are cut after {told.window} tokens, as the checkpoint's own files "
+            notes.append(
+                f"texts are cut after {pooling.window} tokens, as the checkpoint's own files "
                 f"specify; it has positions for {config[POSITIONS_KEY]}."
             )
-        if told.lower:
-            found.append("the checkpoint expects lower-cased texts; lower-case them.")
-        for what, prompt in (("query", told.query_prompt), ("document", told.document_prompt)):
+        if pooling.lower:
+            notes.append("the checkpoint expects lower-cased texts; lower-case them.")
+        for kind, prompt in (
+            ("query", pooling.query_prompt),
+            ("document", pooling.document_prompt),
+        ):
             if prompt:
-                found.append(f"the checkpoint expects {prompt!r} before a {what}; add it.")
-        return found
+                notes.append(f"the checkpoint expects {prompt!r} before a {kind}; add it.")
+        return notes
 
 
 CLASSIFIER = "cls.seq_relationship"
@@ -131,7 +135,7 @@ class Bert(MaskedLMFamily):
 
     def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         yield from super().pairs(shape)
-        if _asks(shape.settings):
+        if has_pair_head(shape.settings):
             yield from pooler_pairs("bert.pooler.dense", CLASSIFIER)
 
     def import_settings(
@@ -148,11 +152,7 @@ class Bert(MaskedLMFamily):
         return {}
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
-        return "BertForPreTraining" if _asks(settings) else "BertForMaskedLM"
-
-
-def _asks(settings: Mapping[str, Any]) -> bool:
-    return settings["pairs"] != "none"
+        return "BertForPreTraining" if has_pair_head(settings) else "BertForMaskedLM"
 
 
 FAMILY = Bert()

@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020): generator and discriminator, two checkpoints on the Hub.
+"""Hugging Face ELECTRA (Clark et al. 2020): generator and discriminator, two checkpoints.
 
 The folder is the discriminator's (ElectraForPreTraining), its subfolder `generator` the generator's
 (ElectraForMaskedLM). If one is missing, or the folder is the generator's own, `networks` records
@@ -77,28 +77,26 @@ class Electra(MaskedLMFamily):
         yield from _network(shape, "backbone", "electra")
         yield from linear_pairs("emission.dense", "discriminator_predictions.dense")
         yield from linear_pairs("emission.score", "discriminator_predictions.dense_prediction")
-        small, ours, theirs = generator_shape(shape), "objective.generator", f"{GENERATOR}/"
-        yield from _network(small, f"{ours}.backbone", f"{theirs}electra")
+        generator, key, hf_key = (generator_shape(shape), "objective.generator", f"{GENERATOR}/")
+        yield from _network(generator, f"{key}.backbone", f"{hf_key}electra")
+        yield from linear_pairs(f"{key}.emission.transform.dense", f"{hf_key}{GENERATOR_HEAD}dense")
         yield from linear_pairs(
-            f"{ours}.emission.transform.dense", f"{theirs}{GENERATOR_HEAD}dense"
+            f"{key}.emission.transform.norm", f"{hf_key}{GENERATOR_HEAD}LayerNorm"
         )
-        yield from linear_pairs(
-            f"{ours}.emission.transform.norm", f"{theirs}{GENERATOR_HEAD}LayerNorm"
-        )
-        bias = f"{theirs}generator_lm_head.bias"
-        yield weight_pair(f"{ours}.emission.bias", bias, shape.token_row_transform)
+        bias = f"{hf_key}generator_lm_head.bias"
+        yield weight_pair(f"{key}.emission.bias", bias, shape.token_row_transform)
 
     def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
-        shared = [each.ours for each in embedding_pairs(shape, "backbone.embedding", "")]
-        again = {f"objective.generator.{name}": name for name in shared}
+        shared = [pair.ours for pair in embedding_pairs(shape, "backbone.embedding", "")]
+        copies = {f"objective.generator.{name}": name for name in shared}
         tokens = "backbone.embedding.tokens.weight"
-        return {**again, "objective.generator.emission.weight": tokens}
+        return {**copies, "objective.generator.emission.weight": tokens}
 
     def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         base = "electra.embeddings"
-        shared = [name for each in embedding_pairs(shape, "", base) for name in each.theirs]
-        again = {f"{GENERATOR}/{name}": name for name in shared}
-        return {**again, f"{GENERATOR}/generator_lm_head.weight": f"{base}.word_embeddings.weight"}
+        shared = [name for pair in embedding_pairs(shape, "", base) for name in pair.theirs]
+        copies = {f"{GENERATOR}/{name}": name for name in shared}
+        return {**copies, f"{GENERATOR}/generator_lm_head.weight": f"{base}.word_embeddings.weight"}
 
     def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
         return segment_filler(shape, "electra.embeddings")
@@ -109,25 +107,27 @@ class Electra(MaskedLMFamily):
     def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "embedding_width": read_whole_number(config, "embedding_size", 128),
             "networks": _networks(names),
         }
         small = config.get(GENERATOR)
         if small is not None:
-            own = {each.ours: each.read_from(small) for each in self.settings}
-            found |= {f"generator_{name}": own[name] for name in GENERATOR_SIZES}
-        return found
+            sizes = {entry.ours: entry.read_from(small) for entry in self.settings}
+            settings |= {f"generator_{name}": sizes[name] for name in GENERATOR_SIZES}
+        return settings
 
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         settings, small = shape.settings, generator_shape(shape).settings
-        told = {
-            each.theirs: small[each.ours] for each in self.settings if each.ours in GENERATOR_SIZES
+        sizes = {
+            entry.theirs: small[entry.ours]
+            for entry in self.settings
+            if entry.ours in GENERATOR_SIZES
         }
         return {
             NETWORKS_KEY: settings["networks"],
             "embedding_size": settings["embedding_width"] or settings["width"],
-            GENERATOR: {**told, "architectures": ["ElectraForMaskedLM"]},
+            GENERATOR: {**sizes, "architectures": ["ElectraForMaskedLM"]},
         }
 
     def read_checkpoint_parts(
@@ -137,11 +137,11 @@ class Electra(MaskedLMFamily):
         config = {name: value for name, value in config.items() if name != GENERATOR}
         if any(name.startswith(GENERATOR_HEAD) for name in weights):
             return {**config, GENERATOR: config}, self._generator(weights)
-        beside = folder / GENERATOR
-        if not beside.is_dir():
+        generator_folder = folder / GENERATOR
+        if not generator_folder.is_dir():
             return config, weights
-        both = self._generator(read_weights(beside)) | weights
-        return {**config, GENERATOR: read_config(beside)}, both
+        both = self._generator(read_weights(generator_folder)) | weights
+        return {**config, GENERATOR: read_config(generator_folder)}, both
 
     def _generator(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The generator's weights, with a prefix that separates them from the discriminator's."""
@@ -153,16 +153,18 @@ class Electra(MaskedLMFamily):
     def parts(
         self, config: Mapping[str, Any], weights: Mapping[str, Tensor]
     ) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Tensor]]]:
-        own = {n: value for n, value in config.items() if n not in (GENERATOR, NETWORKS_KEY)}
-        mine = {name: value for name, value in weights.items() if GENERATOR not in name}
-        shared = {n: value for n, value in mine.items() if n.startswith("electra.embeddings.")}
-        beside = {n.removeprefix(f"{GENERATOR}/"): weights[n] for n in weights if n not in mine}
-        small = ({**own, **config[GENERATOR]}, {**shared, **beside})
+        main = {n: value for n, value in config.items() if n not in (GENERATOR, NETWORKS_KEY)}
+        large = {name: value for name, value in weights.items() if GENERATOR not in name}
+        shared = {n: value for n, value in large.items() if n.startswith("electra.embeddings.")}
+        generator_weights = {
+            n.removeprefix(f"{GENERATOR}/"): weights[n] for n in weights if n not in large
+        }
+        generator = ({**main, **config[GENERATOR]}, {**shared, **generator_weights})
         # A network without weights of its own is not exported.
         if config[NETWORKS_KEY] == GENERATOR:
-            return {"": small}
-        return {"": (own, mine)} | (
-            {} if config[NETWORKS_KEY] == "detector" else {GENERATOR: small}
+            return {"": generator}
+        return {"": (main, large)} | (
+            {} if config[NETWORKS_KEY] == "detector" else {GENERATOR: generator}
         )
 
 
@@ -175,12 +177,12 @@ def _networks(names: frozenset[str]) -> str:
     return {(True, False): "detector", (False, True): GENERATOR}.get((has[0], has[1]), "both")
 
 
-def _network(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
+def _network(shape: CheckpointSpec, key: str, hf_key: str) -> Iterator[WeightPair]:
     """The layers, and the embedding projection before them if there is one."""
     width = shape.settings["width"]
     if (shape.settings["embedding_width"] or width) != width:
-        yield from linear_pairs(f"{ours}.embedding.projection", f"{theirs}.embeddings_project")
-    yield from encoder_layer_pairs(shape, f"{ours}.stack.blocks", f"{theirs}.encoder.layer")
+        yield from linear_pairs(f"{key}.embedding.projection", f"{hf_key}.embeddings_project")
+    yield from encoder_layer_pairs(shape, f"{key}.stack.blocks", f"{hf_key}.encoder.layer")
 
 
 def generator_shape(shape: CheckpointSpec) -> CheckpointSpec:

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): our `gpt`; its linear weights (Conv1D) are transposed."""
+"""Hugging Face GPT-2 (Radford et al. 2019), our `gpt`; Conv1D weights are transposed."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class Gpt2(CheckpointFamily):
             "backbone.embedding.tokens.weight", "transformer.wte.weight", shape.token_row_transform
         )
         yield weight_pair("backbone.embedding.positions.table.weight", "transformer.wpe.weight")
-        for ours, theirs in layer_names(shape, "backbone.stack.blocks", "transformer.h"):
+        for key, hf_key in layer_names(shape, "backbone.stack.blocks", "transformer.h"):
             yield from linear_pairs(
-                f"{ours}.attention.qkv_projection", f"{theirs}.attn.c_attn", TRANSPOSE
+                f"{key}.attention.qkv_projection", f"{hf_key}.attn.c_attn", TRANSPOSE
             )
-            yield from linear_pairs(f"{ours}.attention.output", f"{theirs}.attn.c_proj", TRANSPOSE)
+            yield from linear_pairs(f"{key}.attention.output", f"{hf_key}.attn.c_proj", TRANSPOSE)
             yield from linear_pairs(
-                f"{ours}.feed_forward.up_projection", f"{theirs}.mlp.c_fc", TRANSPOSE
+                f"{key}.feed_forward.up_projection", f"{hf_key}.mlp.c_fc", TRANSPOSE
             )
             yield from linear_pairs(
-                f"{ours}.feed_forward.down_projection", f"{theirs}.mlp.c_proj", TRANSPOSE
+                f"{key}.feed_forward.down_projection", f"{hf_key}.mlp.c_proj", TRANSPOSE
             )
-            yield from linear_pairs(f"{ours}.self_attention_residual.norm", f"{theirs}.ln_1")
-            yield from linear_pairs(f"{ours}.feed_forward_residual.norm", f"{theirs}.ln_2")
+            yield from linear_pairs(f"{key}.self_attention_residual.norm", f"{hf_key}.ln_1")
+            yield from linear_pairs(f"{key}.feed_forward_residual.norm", f"{hf_key}.ln_2")
         yield from linear_pairs("backbone.stack.norm", "transformer.ln_f")
         if not shape.settings["tied"]:
             yield weight_pair("emission.weight", "lm_head.weight", shape.token_row_transform)

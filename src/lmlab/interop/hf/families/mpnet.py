@@ -1,4 +1,4 @@
-"""MPNet (Song et al. 2020): learned positions, offset by 2, and relative position buckets."""
+"""Hugging Face MPNet (Song et al. 2020): positions offset by 2, relative position buckets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lmlab.interop.hf.bert_like import (
     ENCODER_REQUIRED,
     ENCODER_SETTINGS,
     MaskedLMFamily,
+    layer_part_pairs,
     with_defaults,
 )
 from lmlab.interop.hf.family import CheckpointSpec, layer_names
@@ -19,7 +20,6 @@ from lmlab.interop.hf.weight_mapping import (
     TensorMapping,
     WeightPair,
     concatenated_pairs,
-    linear_pairs,
     read_whole_number,
     weight_pair,
 )
@@ -56,22 +56,12 @@ class MpNet(MaskedLMFamily):
     def layers(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         bias = "mpnet.encoder.relative_attention_bias.weight"
         yield weight_pair("backbone.stack.bias.table.weight", bias)
-        for ours, theirs in layer_names(shape, "backbone.stack.blocks", "mpnet.encoder.layer"):
-            parts = [f"{theirs}.attention.attn.{name}" for name in ("q", "k", "v")]
-            yield from concatenated_pairs(f"{ours}.attention.qkv_projection", parts)
-            yield from linear_pairs(f"{ours}.attention.output", f"{theirs}.attention.attn.o")
-            yield from linear_pairs(
-                f"{ours}.self_attention_residual.norm", f"{theirs}.attention.LayerNorm"
-            )
-            yield from linear_pairs(
-                f"{ours}.feed_forward.up_projection", f"{theirs}.intermediate.dense"
-            )
-            yield from linear_pairs(
-                f"{ours}.feed_forward.down_projection", f"{theirs}.output.dense"
-            )
-            yield from linear_pairs(
-                f"{ours}.feed_forward_residual.norm", f"{theirs}.output.LayerNorm"
-            )
+        for key, hf_key in layer_names(shape, "backbone.stack.blocks", "mpnet.encoder.layer"):
+            parts = [f"{hf_key}.attention.attn.{name}" for name in ("q", "k", "v")]
+            yield from concatenated_pairs(f"{key}.attention.qkv_projection", parts)
+            output = ("attention.attn.o", "attention.LayerNorm")
+            feed_forward = ("intermediate.dense", "output.dense", "output.LayerNorm")
+            yield from layer_part_pairs(key, hf_key, *output, *feed_forward)
 
     def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Any]:
         return {}

@@ -1,4 +1,4 @@
-"""PEGASUS (Zhang et al. 2020): pre-norm, sinusoidal positions."""
+"""Hugging Face PEGASUS (Zhang et al. 2020): pre-norm, sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmlab.interop.hf.weight_mapping import WeightPair, linear_pairs
 from lmlab.layers.positional_embedding import SinusoidalPositionalEmbedding
 
 GAP_SENTENCE_TOKEN = "<mask_1>"
-"""The mask of a gap sentence in the published tokenisers; they have no other mask token."""
+"""The mask of a gap sentence in the published tokenizers; they have no other mask token."""
 
 POSITION_TOLERANCE = 0.01
 """Tolerance for stored sinusoids: bfloat16 has eight binary digits."""
@@ -35,8 +35,8 @@ class Pegasus(DenoisingSeq2SeqFamily):
     ignored_weights = (*DenoisingSeq2SeqFamily.ignored_weights, r"\.embed_positions\.weight$")
     decoder_starts_with_bos = False
 
-    def side_pairs(self, shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
-        yield from linear_pairs(f"{ours}.stack.norm", f"{theirs}.layer_norm")
+    def side_pairs(self, shape: CheckpointSpec, key: str, hf_key: str) -> Iterator[WeightPair]:
+        yield from linear_pairs(f"{key}.stack.norm", f"{hf_key}.layer_norm")
 
     def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
         sinusoid_table = SinusoidalPositionalEmbedding(shape.settings["width"]).sinusoid_table(
@@ -64,9 +64,9 @@ class Pegasus(DenoisingSeq2SeqFamily):
     def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        gap = tokenizer.id(GAP_SENTENCE_TOKEN)
-        told = {} if gap is None else {"mask": gap}
-        return {**super().import_settings(config, names, tokenizer), **told}
+        mask_id = tokenizer.id(GAP_SENTENCE_TOKEN)
+        mask_setting = {} if mask_id is None else {"mask": mask_id}
+        return {**super().import_settings(config, names, tokenizer), **mask_setting}
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "PegasusForConditionalGeneration"

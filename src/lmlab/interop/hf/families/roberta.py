@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019): BERT's layers; positions are offset by the padding id + 1."""
+"""Hugging Face RoBERTa (Liu et al. 2019): BERT's layers; positions offset by padding id + 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020), and T5 1.1 with gated feed-forward layers and an untied output."""
+"""Hugging Face T5 (Raffel et al. 2020), T5 1.1 (gated feed-forward, untied output); sentinels."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class T5(CheckpointFamily):
             bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
             yield weight_pair(f"backbone.{side}.stack.bias.table.weight", bias)
             for layer in range(shape.layers):
-                ours = f"backbone.{side}.stack.blocks.{layer}"
-                yield from _layer(shape, ours, f"{side}.block.{layer}.layer", side == "decoder")
+                key = f"backbone.{side}.stack.blocks.{layer}"
+                yield from _layer(shape, key, f"{side}.block.{layer}.layer", side == "decoder")
             norm = f"{side}.final_layer_norm"
             yield from linear_pairs(f"backbone.{side}.stack.norm", norm, bias=False)
         if not shape.settings["tied"]:
@@ -94,9 +94,9 @@ class T5(CheckpointFamily):
         return {**shared, "emission.weight": tokens} if shape.settings["tied"] else shared
 
     def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
-        again = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-        again += ["lm_head.weight"] if shape.settings["tied"] else []
-        return dict.fromkeys(again, "shared.weight")
+        copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+        copies += ["lm_head.weight"] if shape.settings["tied"] else []
+        return dict.fromkeys(copies, "shared.weight")
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "T5ForConditionalGeneration"
@@ -107,7 +107,7 @@ class T5(CheckpointFamily):
     def extra(self, settings: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[str, ...]:
         if settings["first_sentinel"] >= 0:
             return ()
-        return tuple(SENTINEL.format(which) for which in range(settings["sentinels"]))
+        return tuple(SENTINEL.format(index) for index in range(settings["sentinels"]))
 
     def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
@@ -122,7 +122,7 @@ class T5(CheckpointFamily):
         gated = units.startswith(GATED_PREFIX)
         # Their gated gelu is the tanh approximation.
         name = "gelu_new" if units == f"{GATED_PREFIX}gelu" else units.removeprefix(GATED_PREFIX)
-        begin = read_whole_number(
+        start_id = read_whole_number(
             config, "decoder_start_token_id", read_whole_number(config, "pad_token_id", 0)
         )
         return {
@@ -130,13 +130,13 @@ class T5(CheckpointFamily):
             "gated_ffn": gated,
             "activation": from_hf_activation(name),
             "tied": _is_tied(config, names),
-            "decoder_start": begin,
+            "decoder_start": start_id,
             **_sentinels(tokenizer),
         }
 
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         settings, vocabulary = shape.settings, shape.vocabulary
-        units, begin = ACTIVATIONS[settings["activation"]], settings["decoder_start"]
+        units, start_id = ACTIVATIONS[settings["activation"]], settings["decoder_start"]
         if settings["gated_ffn"]:
             units = (
                 f"{GATED_PREFIX}gelu"
@@ -154,15 +154,15 @@ class T5(CheckpointFamily):
             "feed_forward_proj": units,
             "tie_word_embeddings": settings["tied"],
             "scale_decoder_outputs": settings["tied"],
-            "decoder_start_token_id": vocabulary.bos if begin < 0 else begin,
+            "decoder_start_token_id": vocabulary.bos if start_id < 0 else start_id,
             "dropout_rate": settings["dropout"],
         }
 
 
 def _is_tied(config: Mapping[str, Any], names: frozenset[str]) -> bool:
     """Whether the output is tied to the embedding and scaled; in lmlab the two go together."""
-    told = config.get("tie_word_embeddings") is not False
-    scaled = config.get("scale_decoder_outputs", told)
+    tied = config.get("tie_word_embeddings") is not False
+    scaled = config.get("scale_decoder_outputs", tied)
     if not scaled and "lm_head.weight" not in names:
         raise UserError(
             "the checkpoint does not scale its output and has no lm_head.weight; lmlab's t5 scales "
@@ -172,53 +172,53 @@ def _is_tied(config: Mapping[str, Any], names: frozenset[str]) -> bool:
 
 
 def _sentinels(tokenizer: Tokenizer) -> dict[str, int]:
-    """The tokeniser's sentinel ids; if it has none, ids are appended."""
+    """The tokenizer's sentinel ids; if it has none, ids are appended."""
     ids: list[int] = []
-    for which in count():
-        found = tokenizer.id(SENTINEL.format(which))
-        if found is None:
+    for index in count():
+        sentinel_id = tokenizer.id(SENTINEL.format(index))
+        if sentinel_id is None:
             break
-        ids.append(found)
+        ids.append(sentinel_id)
     if not ids:
         return {}
     step = ids[1] - ids[0] if len(ids) > 1 else 1
-    expected = [ids[0] + step * which for which in range(len(ids))]
+    expected = [ids[0] + step * index for index in range(len(ids))]
     if ids != expected or abs(step) != 1:
         raise UserError(
-            "the tokeniser's sentinels <extra_id_0>, <extra_id_1> … do not have consecutive ids."
+            "the tokenizer's sentinels <extra_id_0>, <extra_id_1> … do not have consecutive ids."
         )
     return {"sentinels": len(ids), "first_sentinel": ids[0], "sentinel_step": step}
 
 
 def _layer(
-    shape: CheckpointSpec, ours: str, theirs: str, reads_source: bool
+    shape: CheckpointSpec, key: str, hf_key: str, cross_attention: bool
 ) -> Iterator[WeightPair]:
     """Weight pairs of one layer; theirs numbers sublayers, each with the norm before it."""
-    yield from _attention(f"{ours}.attention", f"{theirs}.0.SelfAttention")
+    yield from _attention(f"{key}.attention", f"{hf_key}.0.SelfAttention")
     yield from linear_pairs(
-        f"{ours}.self_attention_residual.norm", f"{theirs}.0.layer_norm", bias=False
+        f"{key}.self_attention_residual.norm", f"{hf_key}.0.layer_norm", bias=False
     )
-    last = 1
-    if reads_source:
-        last = 2
-        yield from _attention(f"{ours}.cross_attention", f"{theirs}.1.EncDecAttention")
+    sublayer = 1
+    if cross_attention:
+        sublayer = 2
+        yield from _attention(f"{key}.cross_attention", f"{hf_key}.1.EncDecAttention")
         yield from linear_pairs(
-            f"{ours}.cross_attention_residual.norm", f"{theirs}.1.layer_norm", bias=False
+            f"{key}.cross_attention_residual.norm", f"{hf_key}.1.layer_norm", bias=False
         )
-    dense, gated = f"{theirs}.{last}.DenseReluDense", shape.settings["gated_ffn"]
+    dense, gated = f"{hf_key}.{sublayer}.DenseReluDense", shape.settings["gated_ffn"]
     widen = f"{dense}.wi_0" if gated else f"{dense}.wi"
-    yield from linear_pairs(f"{ours}.feed_forward.up_projection", widen, bias=False)
+    yield from linear_pairs(f"{key}.feed_forward.up_projection", widen, bias=False)
     if gated:
-        yield from linear_pairs(f"{ours}.feed_forward.gate", f"{dense}.wi_1", bias=False)
-    yield from linear_pairs(f"{ours}.feed_forward.down_projection", f"{dense}.wo", bias=False)
-    norm = f"{theirs}.{last}.layer_norm"
-    yield from linear_pairs(f"{ours}.feed_forward_residual.norm", norm, bias=False)
+        yield from linear_pairs(f"{key}.feed_forward.gate", f"{dense}.wi_1", bias=False)
+    yield from linear_pairs(f"{key}.feed_forward.down_projection", f"{dense}.wo", bias=False)
+    norm = f"{hf_key}.{sublayer}.layer_norm"
+    yield from linear_pairs(f"{key}.feed_forward_residual.norm", norm, bias=False)
 
 
-def _attention(ours: str, theirs: str) -> Iterator[WeightPair]:
-    names = [f"{theirs}.{name}" for name in ("q", "k", "v")]
-    yield from concatenated_pairs(f"{ours}.qkv_projection", names, bias=False)
-    yield from linear_pairs(f"{ours}.output", f"{theirs}.o", bias=False)
+def _attention(key: str, hf_key: str) -> Iterator[WeightPair]:
+    names = [f"{hf_key}.{name}" for name in ("q", "k", "v")]
+    yield from concatenated_pairs(f"{key}.qkv_projection", names, bias=False)
+    yield from linear_pairs(f"{key}.output", f"{hf_key}.o", bias=False)
 
 
 FAMILY = T5()

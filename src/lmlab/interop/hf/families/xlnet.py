@@ -1,4 +1,4 @@
-"""XLNet (Yang et al. 2019): attention weights are stored per head, (width, heads, head width)."""
+"""Hugging Face XLNet (Yang et al. 2019): attention weights per head (width, heads, head width)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class XlNet(CheckpointFamily):
         ConfigField("attention_dropout", "dropout", 0.1),
         ConfigField("norm_epsilon", "layer_norm_eps", 1e-12),
         ConfigField(
-            "clamp_length", "clamp_len", -1, lambda far: max(0, far), lambda far: far or -1
+            "clamp_length", "clamp_len", -1, lambda size: max(0, size), lambda size: size or -1
         ),
-        ConfigField("memory", "mem_len", 0, write=lambda places: places or None),
+        ConfigField("memory", "mem_len", 0, write=lambda size: size or None),
         activation_field("ff_activation", "gelu"),
     )
     fixed = {
@@ -50,7 +50,7 @@ class XlNet(CheckpointFamily):
         "tie_word_embeddings": True,
     }
     # The segment length is not in config.json: attention uses relative positions only.
-    own_settings = CheckpointFamily.own_settings | {"one_in", "left_to_right", "length"}
+    own_settings = CheckpointFamily.own_settings | {"partial_prediction", "left_to_right", "length"}
     prefix = "transformer."
     output_bias = "lm_loss.bias"
     inputs = ("input_ids", "token_type_ids", "attention_mask")
@@ -61,14 +61,14 @@ class XlNet(CheckpointFamily):
         yield weight_pair("backbone.embedding.tokens.weight", tokens, shape.token_row_transform)
         query = Reshape(ours=(width,), theirs=(1, 1, width))
         yield weight_pair("backbone.start.weight", "transformer.mask_emb", query)
-        for ours, theirs in layer_names(shape, "backbone.stack.blocks", "transformer.layer"):
-            yield from _attention(shape, f"{ours}.attention", f"{theirs}.rel_attn")
+        for key, hf_key in layer_names(shape, "backbone.stack.blocks", "transformer.layer"):
+            yield from _attention(shape, f"{key}.attention", f"{hf_key}.rel_attn")
             yield from linear_pairs(
-                f"{ours}.self_attention_residual.norm", f"{theirs}.rel_attn.layer_norm"
+                f"{key}.self_attention_residual.norm", f"{hf_key}.rel_attn.layer_norm"
             )
-            yield from linear_pairs(f"{ours}.feed_forward.up_projection", f"{theirs}.ff.layer_1")
-            yield from linear_pairs(f"{ours}.feed_forward.down_projection", f"{theirs}.ff.layer_2")
-            yield from linear_pairs(f"{ours}.feed_forward_residual.norm", f"{theirs}.ff.layer_norm")
+            yield from linear_pairs(f"{key}.feed_forward.up_projection", f"{hf_key}.ff.layer_1")
+            yield from linear_pairs(f"{key}.feed_forward.down_projection", f"{hf_key}.ff.layer_2")
+            yield from linear_pairs(f"{key}.feed_forward_residual.norm", f"{hf_key}.ff.layer_norm")
         yield weight_pair("emission.bias", "lm_loss.bias", shape.token_row_transform)
 
     def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
@@ -81,20 +81,20 @@ class XlNet(CheckpointFamily):
         return "XLNetLMHeadModel"
 
 
-def _attention(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
+def _attention(shape: CheckpointSpec, key: str, hf_key: str) -> Iterator[WeightPair]:
     width, heads = shape.settings["width"], shape.settings["heads"]
-    by_head = (width, heads, width // heads)
-    mapped = Reshape(ours=(width, width), theirs=by_head, order=(1, 2, 0))
-    names = tuple(f"{theirs}.{name}" for name in ("q", "k", "v"))
-    yield WeightPair(f"{ours}.qkv_projection.weight", names, ConcatenateMapped(mapped))
+    heads_shape = (width, heads, width // heads)
+    mapped = Reshape(ours=(width, width), theirs=heads_shape, order=(1, 2, 0))
+    names = tuple(f"{hf_key}.{name}" for name in ("q", "k", "v"))
+    yield WeightPair(f"{key}.qkv_projection.weight", names, ConcatenateMapped(mapped))
     yield weight_pair(
-        f"{ours}.output.weight", f"{theirs}.o", Reshape(ours=(width, width), theirs=by_head)
+        f"{key}.output.weight", f"{hf_key}.o", Reshape(ours=(width, width), theirs=heads_shape)
     )
-    yield weight_pair(f"{ours}.positions.project.weight", f"{theirs}.r", mapped)
-    yield weight_pair(f"{ours}.positions.content_bias", f"{theirs}.r_w_bias")
-    yield weight_pair(f"{ours}.positions.position_bias", f"{theirs}.r_r_bias")
-    yield weight_pair(f"{ours}.positions.segment_bias", f"{theirs}.r_s_bias")
-    yield weight_pair(f"{ours}.positions.segments", f"{theirs}.seg_embed")
+    yield weight_pair(f"{key}.positions.project.weight", f"{hf_key}.r", mapped)
+    yield weight_pair(f"{key}.positions.content_bias", f"{hf_key}.r_w_bias")
+    yield weight_pair(f"{key}.positions.position_bias", f"{hf_key}.r_r_bias")
+    yield weight_pair(f"{key}.positions.segment_bias", f"{hf_key}.r_s_bias")
+    yield weight_pair(f"{key}.positions.segments", f"{hf_key}.seg_embed")
 
 
 FAMILY = XlNet()

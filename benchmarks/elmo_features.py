@@ -1,0 +1,65 @@
+"""Feature extractors of benchmarks/elmo.py: mean word vectors, and standardised features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.system import System
+from lmlab.tasks.task import EncodedExample, collate_examples
+
+TEXTS_AT_ONCE = 64
+
+
+class WordVectors(System):
+    """Bag of words: a text as the mean of its word vectors."""
+
+    def __init__(self, base: System, vectors: Tensor) -> None:
+        super().__init__()
+        self.vocabulary, self.window = base.vocabulary, None
+        self.register_buffer("table", vectors.detach().clone())
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        vectors: Tensor = F.embedding(batch.tokens, self.get_buffer("table"))
+        return vectors
+
+    def encode(self, batch: Batch) -> Tensor:
+        real = batch.mask()[..., None]
+        return (self.encode_tokens(batch) * real).sum(1) / batch.lengths[:, None]
+
+
+class Standardised(System):
+    """A system's features, standardised by mean and standard deviation over some texts.
+
+    So that a head's initial weights suit all features, whatever their scale.
+    """
+
+    def __init__(self, base: Any, texts: list[EncodedExample]) -> None:
+        super().__init__()
+        self.base, self.vocabulary, self.window = base, base.vocabulary, None
+        with torch.no_grad():
+            features = torch.cat(
+                [
+                    base.eval().encode(collate_examples(part, self.vocabulary.pad))
+                    for part in in_parts(texts)
+                ]
+            )
+        self.register_buffer("middle", features.mean(0))
+        self.register_buffer("spread", features.std(0).clamp(min=1e-6))
+
+    def task_parameters(self) -> Iterable[torch.nn.Parameter]:
+        return self.base.task_parameters()
+
+    def encode(self, batch: Batch) -> Tensor:
+        features: Tensor = self.base.encode(batch)
+        return (features - self.get_buffer("middle")) / self.get_buffer("spread")
+
+
+def in_parts(encoded: Sequence[EncodedExample]) -> Iterator[list[EncodedExample]]:
+    for first in range(0, len(encoded), TEXTS_AT_ONCE):
+        yield list(encoded[first : first + TEXTS_AT_ONCE])

@@ -1,0 +1,100 @@
+"""Numbers quoted in the docs equal those of their benchmark records and of docs/notes.md."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def record(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def benchmark(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    for folder in ("benchmarks", "benchmarks/notes"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    return importlib.import_module(name)
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The cells of the only table row whose first cell is `first`."""
+    [row] = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
+    return [cell.strip() for cell in row.strip("|").split("|")][1:]
+
+
+def test_quoted_eleven_sentence_scores_match_records(monkeypatch) -> None:
+    eleven, text = benchmark("eleven", monkeypatch), page("energies.md")
+    measured = record("eleven.json")["in order"]
+    for head, row in (("own", "the model's own head"), ("none", "no head")):
+        expected = [f"{measured[f'{method}, head {head}']:.2f}" for method in eleven.SCORERS]
+        assert cells(text, row) == expected
+    # Computed by hand: how many of the (true, false) sentence pairs are ranked correctly.
+    pairs = [(0, 1), (0, 2), (3, 10), (4, 5), (4, 6), (4, 10), (8, 7), (8, 9)]
+    right = [
+        sum(scores[true] > scores[false] for true, false in pairs)
+        for scores in eleven.PRINTED.values()
+    ]
+    assert right == [8, 7, 7, 6]
+    quoted = [f"{count / 8 + 1e-9:.2f} ({count} of 8)" for count in right]
+    assert cells(text, "the notes' scores: bert-base-chinese, no head") == quoted
+
+
+def test_quoted_class_partition_entropy_matches_record(monkeypatch) -> None:
+    partition, text = benchmark("partition", monkeypatch), page("notes.md")
+    result = record("notes-partition.json")
+    balanced = result["nats per token within a class"]["balanced"]
+    quoted = re.search(
+        r"leaves ([\d.]+) nats per token within a class on the training split and ([\d.]+) on", text
+    )
+    assert quoted is not None and result["states"] == 400 and result["vocabulary"] == 10_215
+    assert quoted.groups() == (f"{balanced['train']:.2f}", f"{balanced['held out']:.2f}")
+    # H(word | class) = H(word) - H(class), and no word is lost.
+    counts = np.random.default_rng(0).zipf(1.5, 300).clip(max=10_000)
+    classes = partition.balanced(counts, 20)
+    masses = np.bincount(classes, weights=counts, minlength=20)
+    assert len(set(classes)) == 20
+
+    def entropy(weights: np.ndarray) -> float:
+        shares = weights / weights.sum()
+        return float(-(shares * np.log(shares)).sum())
+
+    expected = entropy(counts.astype(float)) - entropy(masses)
+    assert partition.within(classes, counts, counts) == pytest.approx(expected)
+
+
+def test_quoted_gated_cell_losses_are_per_epoch() -> None:
+    text = " ".join(page("notes.md").split())
+    [table] = re.findall(r"<!-- table cells -->(.*)<!-- end of cells -->", page("notes.md"), re.S)
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.splitlines()
+        if re.match(r"\| DLM4[67] ", line)
+    ]
+    twenty, thirty = ([float(row[at]) for row in rows if row[at]] for at in (2, 3))
+    assert len(twenty) == 20 and len(thirty) == 15
+    for losses, epoch in ((twenty, 20), (thirty, 30)):
+        assert f"{min(losses):.3f} to {max(losses):.3f} at epoch {epoch}" in text
+    assert f"({min(thirty):.3f} at epoch 30, {min(twenty):.3f} at epoch 20)" in text
+    # The epoch from which a plain LSTM stays below the best of them.
+    since = []
+    for seed in range(3):
+        held_out = record(f"quality/multi30k-l20.lstm.tuned.seed{seed}.json")["held_out"]
+        since.append(
+            max(measured["epoch"] for measured in held_out if measured["loss"] >= min(thirty)) + 1
+        )
+    assert sorted(since) == [10, 11, 11]
+    assert f"below {min(thirty):.3f} from epoch 10 on (one seed) or 11 (two)" in text
