@@ -1,4 +1,4 @@
-"""`lmlab ablate SYSTEM --data CORPUS --out DIR [--switches "4;0,4,5"] [--each]`: ablation study."""
+"""`lmlab ablate SYSTEM --data CORPUS --out DIR [--switches SETS]`: trainings with switches off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interface of sampled losses (NCE, negative sampling), and the network as an objective sees it.
+"""Sampled loss interface, and a network wrapper that gives objectives its loss in place of log p.
 
 A sampled loss stands between a network and its objective, so it works with any objective that
 predicts single tokens; inputs, targets and weights stay the objective's.

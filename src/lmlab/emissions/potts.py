@@ -1,4 +1,4 @@
-"""Joint of masked tokens: Potts (pseudo-likelihood), or jointly Gaussian token vectors."""
+"""Joint of masked tokens as a Potts model: learned couplings, or a Gaussian on token vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixture of unigrams without context, p(s) = Σ_z π_z P(s | z), with its EM steps."""
+"""Unigram as a mixture, p(token) = Σ_z π_z P(token | z): per token, without context; EM steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HMM forward algorithm, block-sparse emissions: log-space reference and fast scaled version.
+"""HMM forward algorithm (filter): the next state, block-sparse; log-space reference, fast scaled.
 
     a_t ∝ p_t ∘ e_t        the posterior of the state that emitted token t
     p_{t+1} = a_t A        the prediction of the state that emits the next one

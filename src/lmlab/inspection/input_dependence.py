@@ -1,4 +1,4 @@
-"""Input dependence: inputs the attention mask allows, and inputs used (found by perturbation)."""
+"""Input dependence: inputs the attention mask allows, and inputs used (by perturbation); SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Salient span masking (REALM): mask spans that need world knowledge (Guu et al. 2020)."""
+"""Salient span masking (REALM): names masked whole, by a lexicon such as the documents' titles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation loss on held-out text, by log_prob or the training loss, and its BPTT length."""
+"""Validation loss (log_prob or training loss), and the segment length for held-out running text."""
 
 from __future__ import annotations
 

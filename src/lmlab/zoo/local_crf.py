@@ -1,4 +1,4 @@
-"""Bigram with latent states: previous word's state posterior, then a word-dependent transition.
+"""Bigram with latent states: p(z | previous word), CRF-like transition by that word, emission.
 
     p(s_{i+1} | s_i) = Σ_{z'} P(s_{i+1} | z') Σ_z P(z' | z)_{s_i} P(z | s_i)
     P(z' | z)_s = softmax_z'(a_z · b_z' + c_z' · e(s)),  P(z | s) ∝ P(z) P(s | z)

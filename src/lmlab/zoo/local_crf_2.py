@@ -1,4 +1,4 @@
-"""Next-word model: both previous words' latent-state posteriors multiplied, then a transition.
+"""Trigram with latent states: word posterior × local-crf's prediction; transition, emission.
 
     P(z_{i+2}) = Σ_z P(z_{i+2} | z)_{s_{i+1}} norm_z[P(z | s_{i+1}) P(z | s_i)]
     P(z | s_{i+1}) ∝ P(z) P(s_{i+1} | z);  P(z | s_i) as local-crf predicts it after s_i
