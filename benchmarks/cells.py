@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One training: a protocol, a system, a training variant, a seed."""
+    """One training run: protocol, system, training variant and seed."""
 
     protocol: str
     system: str
@@ -35,7 +35,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RunEnvironment:
     """Paths of the data, runs and records, and the number of threads per run."""
 
     data: Path
@@ -48,80 +48,86 @@ class Place:
 
 
 def lmlab(*arguments: str, threads: int) -> subprocess.CompletedProcess[str]:
-    """The command line of this environment, with a fixed number of threads."""
+    """Run the `lmlab` command line with a fixed number of threads."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-m", "lmlab", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def run_cell(cell: Cell, place: Place) -> None:
+def run_cell(cell: Cell, environment: RunEnvironment) -> None:
     """Train, evaluate on the test split, and record the result."""
-    if place.record(cell).exists():
+    if environment.record(cell).exists():
         return
-    run, corpus = place.runs / cell.name, f"{cell.protocol}:{place.data}"
+    run, corpus = environment.runs / cell.name, f"{cell.protocol}:{environment.data}"
     train = ["train", cell.system, "--data", corpus, "--out", str(run), *cell.arguments]
     train += ["--seed", str(cell.seed)]
     resume = ["--resume"] if (run / "config.json").exists() else []
-    trained = lmlab(*train, *resume, threads=place.threads)
-    compared = lmlab("compare", str(run), "--data", corpus, "--json", threads=place.threads)
+    trained = lmlab(*train, *resume, threads=environment.threads)
+    compared = lmlab("compare", str(run), "--data", corpus, "--json", threads=environment.threads)
     if trained.returncode or compared.returncode:
         print(f"{cell.name}: failed: {trained.stderr[-500:]} {compared.stderr[-500:]}", flush=True)
         return
     row = json.loads(compared.stdout)["rows"][0]
-    write_record(cell, place, run, " ".join(["lmlab", *train]), row)
+    write_record(cell, environment, run, " ".join(["lmlab", *train]), row)
     print(f"{cell.name}: {row['nats_per_token']:.4f} nats per token", flush=True)
 
 
-def write_record(cell: Cell, place: Place, run: Path, command: str, row: dict[str, Any]) -> None:
+def write_record(
+    cell: Cell, environment: RunEnvironment, run: Path, command: str, row: dict[str, Any]
+) -> None:
     """Write the record of a finished cell: command, table row and training curve."""
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    told = command.replace(str(place.data), "DATA").replace(str(run), "RUN")
+    recorded_command = command.replace(str(environment.data), "DATA").replace(str(run), "RUN")
     record = {
         **asdict(cell),
-        "command": told,
-        "threads": place.threads,
+        "command": recorded_command,
+        "threads": environment.threads,
         "row": {name: value for name, value in row.items() if name != "runs"},
         "held_out": [m for m in metrics if m["event"] != "train"],
         "last_training_loss": next(
             (m["loss"] for m in reversed(metrics) if m["event"] == "train"), None
         ),
     }
-    place.records.mkdir(parents=True, exist_ok=True)
+    environment.records.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    unfinished = place.record(cell).with_suffix(".part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(place.record(cell))
+    temporary = environment.record(cell).with_suffix(".part")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(environment.record(cell))
 
 
-def run_cells(cells: list[Cell], place: Place, jobs: int) -> None:
-    """All cells in their order, `jobs` at a time."""
+def run_cells(cells: list[Cell], environment: RunEnvironment, jobs: int) -> None:
+    """Run all cells in order, `jobs` at a time."""
     with ThreadPoolExecutor(jobs) as pool:
         for cell in cells:
-            pool.submit(run_cell, cell, place)
+            pool.submit(run_cell, cell, environment)
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """All records of a folder, by name."""
+    """All records of a folder, sorted by file name."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
 def arguments(description: str, runs: str) -> argparse.ArgumentParser:
-    """The options that every table of cells has."""
+    """The argument parser shared by all tables of cells."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
     parser.add_argument("--runs", type=Path, default=Path(runs))
-    parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument("--only", default="", help="run only cells whose name contains this string")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="threads of each job")
-    parser.add_argument("--table", action="store_true", help="print what has been measured")
+    parser.add_argument("--threads", type=int, default=1, help="threads per job")
+    parser.add_argument(
+        "--table", action="store_true", help="print the recorded results instead of training"
+    )
     return parser
 
 
-def place_of(options: argparse.Namespace, parser: argparse.ArgumentParser, folder: str) -> Place:
-    """The paths given by the options."""
+def run_environment(
+    options: argparse.Namespace, parser: argparse.ArgumentParser, folder: str
+) -> RunEnvironment:
+    """The run environment described by the command-line options."""
     if options.data is None:
-        parser.error("where is the data? give --data or set LMLAB_DATA")
-    return Place(
+        parser.error("the data folder is missing; give --data or set LMLAB_DATA")
+    return RunEnvironment(
         data=Path(options.data),
         runs=options.runs,
         records=RESULTS / folder,

@@ -5,7 +5,7 @@
 
 Shaw et al. 2018 find that BLEU hardly changes from k = 2 on (their table 3). Here a `gpt` (left
 context only) and a `bert` (both sides, and no other information about order) are trained with k =
-1, 2, 4, 8, 16 and without positions (k = 0 but for a constant). On the same held-out sentences
+1, 2, 4, 8, 16 and without positions (k = 0 up to a constant). On the same held-out sentences
 `gpt` is evaluated by its regret, the nats per sentence above the grammar's own entropy, and `bert`
 by its pseudo-log-likelihood in nats per token, which has no floor here.
 """
@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from finishing import finished
-from kept_records import RESULTS, Record, fill, options, read, spread
+from record_file import RESULTS, Record, add_missing, make_parser, mean_and_half_range, read_records
 
 SYSTEMS = ("gpt", "bert")
-REACHES = (0, 1, 2, 4, 8, 16)
+CLIP_DISTANCES = (0, 1, 2, 4, 8, 16)
 SENTENCES, STEPS, SCORED = 30_000, 500, 1000
 
 
-def settings(system: str, reach: int) -> dict[str, Any]:
-    given: dict[str, Any] = {
+def settings(system: str, clip_distance: int) -> dict[str, Any]:
+    config: dict[str, Any] = {
         "width": 64,
         "layers": 2,
         "heads": 2,
@@ -35,17 +35,17 @@ def settings(system: str, reach: int) -> dict[str, Any]:
         "schedule": "cosine",
         "warmup_steps": 50,
         "tokens_per_batch": 1024,
-        "positions": "shaw" if reach else "none",
+        "positions": "shaw" if clip_distance else "none",
     }
-    if reach:
-        given["reach"] = reach
+    if clip_distance:
+        config["clip_distance"] = clip_distance
     if system == "bert":
-        given |= {"pairs": "none", "segments": 0, "masking": "dynamic"}
-    return given
+        config |= {"pairs": "none", "segments": 0, "masking": "dynamic"}
+    return config
 
 
-def trained(system: str, reach: int, seed: int) -> Record:
-    """Train one and score held-out sentences."""
+def train_and_score(system: str, reach: int, seed: int) -> Record:
+    """Train one model and score the held-out sentences."""
     import torch
 
     import lmlab
@@ -68,15 +68,15 @@ def trained(system: str, reach: int, seed: int) -> Record:
         texts = [example.text for example in corpus.split("test")][:SCORED]
         scores = lmlab.load(result.path).score(texts)
     total, kind = sum(score.total for score in scores), scores[0].kind
-    found = {
+    record = {
         "kind": kind,
         "nats_per_token": -total / sum(score.tokens for score in scores),
         "seconds": result.seconds,
     }
     if kind == "exact":
-        true = sum(grammar.truth().log_prob(text) for text in texts)
-        found["nats_per_text_above_truth"] = (true - total) / len(texts)
-    return found
+        true_total = sum(grammar.truth().log_prob(text) for text in texts)
+        record["nats_per_text_above_truth"] = (true_total - total) / len(texts)
+    return record
 
 
 def table(records: list[Record]) -> str:
@@ -85,28 +85,30 @@ def table(records: list[Record]) -> str:
         "| k | `gpt`: regret, nats per sentence | `bert`: nats per token (pseudo) |",
         "|---|---|---|",
     ]
-    for reach in REACHES:
-        found = {
-            system: [r for r in records if r["reach"] == reach and r["system"] == system]
+    for clip_distance in CLIP_DISTANCES:
+        by_system = {
+            system: [r for r in records if r["reach"] == clip_distance and r["system"] == system]
             for system in SYSTEMS
         }
-        regret = spread([r["nats_per_text_above_truth"] for r in found["gpt"]])
-        pseudo = spread([r["nats_per_token"] for r in found["bert"]])
-        lines.append(f"| {reach or 'no positions'} | {regret} | {pseudo} |")
+        regret = mean_and_half_range([r["nats_per_text_above_truth"] for r in by_system["gpt"]])
+        pseudo = mean_and_half_range([r["nats_per_token"] for r in by_system["bert"]])
+        lines.append(f"| {clip_distance or 'no positions'} | {regret} | {pseudo} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    given = options(__doc__.splitlines()[0], RESULTS / "clipped_positions.json", 2).parse_args()
-    if not given.table:
-        asked = (
+    arguments = make_parser(
+        __doc__.splitlines()[0], RESULTS / "clipped_positions.json", 2
+    ).parse_args()
+    if not arguments.table:
+        planned = (
             {"system": system, "reach": reach, "seed": seed}
-            for seed in range(given.seeds)
+            for seed in range(arguments.seeds)
             for system in SYSTEMS
-            for reach in REACHES
+            for reach in CLIP_DISTANCES
         )
-        fill(given.out, asked, trained)
-    print(table(read(given.out)))
+        add_missing(arguments.out, planned, train_and_score)
+    print(table(read_records(arguments.out)))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from lmlab.tasks.task_rows import read_splits
 
 SYSTEM = {
     "width": 64,
-    "layers": 3,  # fewer layers or larger batches hardly learn to look a name up by another
+    "layers": 3,  # fewer layers or larger batches hardly learn to look up one name by another
     "heads": 4,
     "length": 64,
     "positions": "rotary",  # learned positions take far longer to find the person of a sentence
@@ -58,11 +58,11 @@ SYSTEM = {
 }
 TRAINING = {"tokens_per_batch": 1024, "warmup_steps": 30}
 SETTINGS = ("words", "steps", "short_steps", "base_steps", "learning_rate", "rows", "test")
-"""Options of a record."""
-WAYS = ("head", "tail", "head-tail", "windows", "pooling", "labels", "interventions")
-"""The last two are memrecall with the supervision of its relevance scorer."""
-BEFORE = {2: (1,)}
-"""Tasks trained on before a task: two supporting facts after one."""
+"""Options saved in the record."""
+STRATEGIES = ("head", "tail", "head-tail", "windows", "pooling", "labels", "interventions")
+"""The last two are MemRecall, named by the supervision of its relevance scorer."""
+CURRICULUM = {2: (1,)}
+"""Earlier fine-tuning stages of a task: two supporting facts after one."""
 TEXTS = 500
 """Training texts for pre-training."""
 
@@ -72,21 +72,21 @@ def task_of(options: argparse.Namespace, number: int) -> str:
     return "classify" if options.babi is not None and number == 15 else "span"
 
 
-def splits_of(options: argparse.Namespace, number: int, words: int) -> dict[str, list[Any]]:
-    """The rows of a task, of at least `words` words."""
-    task = find_task(task_of(options, number))
+def splits_of(options: argparse.Namespace, task_number: int, words: int) -> dict[str, list[Any]]:
+    """The splits of a task, with texts of at least `words` words."""
+    task = find_task(task_of(options, task_number))
     if options.babi is None:
         splits = read_splits("capitals-long", task)
     else:
         splits = long_babi(
-            str(options.babi / f"qa{number}"), as_label="label" in task.fields, words=words
+            str(options.babi / f"qa{task_number}"), as_label="label" in task.fields, words=words
         )
-    most = {"train": options.rows, "validation": 200, "test": options.test}
-    return {split: rows[: most[split]] for split, rows in splits.items()}
+    limits = {"train": options.rows, "validation": 200, "test": options.test}
+    return {split: rows[: limits[split]] for split, rows in splits.items()}
 
 
 def train_base(splits: dict[str, list[Any]], folder: Path, steps: int) -> Path:
-    """A small CogLTX on the training texts, in chunks of four sentences, and the questions."""
+    """Pre-train a small CogLTX on the training texts (four-sentence chunks) and questions."""
     lines = []
     for row in splits["train"][:TEXTS]:
         sentences = row["text"].split(" . ")
@@ -95,11 +95,11 @@ def train_base(splits: dict[str, list[Any]], folder: Path, steps: int) -> Path:
         lines.append(row["question"])
     text = folder / "text.txt"
     text.write_text("".join(f"{line.strip()}\n" for line in lines), encoding="utf-8")
-    found = finished(lmlab.train(
+    result = finished(lmlab.train(
         "cogltx", data=text, out=folder / "base", size="tiny", settings=SYSTEM, steps=steps,
         quiet=True,
     ))  # fmt: skip
-    return found.path
+    return result.path
 
 
 def write_splits(splits: dict[str, list[Any]], folder: Path) -> Path:
@@ -110,59 +110,59 @@ def write_splits(splits: dict[str, list[Any]], folder: Path) -> Path:
     return folder
 
 
-def put_to_task(
+def finetune_and_evaluate(
     base: Path,
     rows: Path,
     task: str,
-    way: str,
+    strategy: str,
     out: Path,
     *,
     seed: int,
     steps: int,
     learning_rate: float,
 ) -> dict[str, Any]:
-    """Metrics of a run fine-tuned on the rows by one strategy."""
-    recalls = way in ("labels", "interventions")
-    began = time.process_time()
-    found = lmlab.finetune(
+    """Fine-tune on the rows with one long-text strategy and return the metrics."""
+    is_memrecall = strategy in ("labels", "interventions")
+    start = time.process_time()
+    result = lmlab.finetune(
         base,
         task=task,
         data=rows,
         out=out,
-        long="memrecall" if recalls else way,
-        judge=way if recalls else None,
+        long="memrecall" if is_memrecall else strategy,
+        judge=strategy if is_memrecall else None,
         steps=steps,
         seed=seed,
         settings={**TRAINING, "learning_rate": learning_rate, "evaluate_every": max(1, steps // 5)},
         quiet=True,
     )
     record: dict[str, Any] = {
-        "cpu_seconds": time.process_time() - began,
-        "right": found.metrics.get("exact_match", found.metrics.get("accuracy")),
-        "read": found.metrics["relevant_read"],
-        "all_read": found.metrics["all_relevant_read"],
-        "majority": found.metrics.get("majority"),
-        "unused_rows": found.dropped,
+        "cpu_seconds": time.process_time() - start,
+        "right": result.metrics.get("exact_match", result.metrics.get("accuracy")),
+        "read": result.metrics["relevant_read"],
+        "all_read": result.metrics["all_relevant_read"],
+        "majority": result.metrics.get("majority"),
+        "unused_rows": result.dropped,
     }
-    if way == "interventions":
-        record["marks"] = judge_marks(out, rows, task)
+    if strategy == "interventions":
+        record["marks"] = relevance_label_metrics(out, rows, task)
     return record
 
 
-def judge_marks(run: Path, rows: Path, task: str) -> dict[str, float]:
+def relevance_label_metrics(run: Path, rows: Path, task: str) -> dict[str, float]:
     """Precision and recall of a run's final relevance labels against the rows' gold labels."""
     model = lmlab.load_task(run)
     splits = read_splits(rows, find_task(task))
-    prepared = model.pipeline.prepare(splits["train"], training=True)
+    prepared = model.reading.prepare(splits["train"], training=True)
     examples: Any = prepared.examples  # type: ignore[attr-defined]
-    marks = read_tensors(run / "model.safetensors")["marks"].bool().tolist()
-    hits = told = wanted = 0
-    for example, mark in zip(examples, marks, strict=True):
+    all_labels = read_tensors(run / "model.safetensors")["marks"].bool().tolist()
+    hits = predicted = gold = 0
+    for example, labels in zip(examples, all_labels, strict=True):
         assert example.relevant is not None
-        either = [m or c for m, c in zip(mark, example.contains_answer, strict=False)]
-        hits += sum(a and b for a, b in zip(either, example.relevant, strict=True))
-        told, wanted = told + sum(either), wanted + sum(example.relevant)
-    return {"precision": hits / max(told, 1), "recall": hits / max(wanted, 1)}
+        relevant = [m or c for m, c in zip(labels, example.contains_answer, strict=False)]
+        hits += sum(a and b for a, b in zip(relevant, example.relevant, strict=True))
+        predicted, gold = predicted + sum(relevant), gold + sum(example.relevant)
+    return {"precision": hits / max(predicted, 1), "recall": hits / max(gold, 1)}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -175,57 +175,67 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for number in options.tasks if options.babi else [0]:
         done = {(r["way"], r["seed"]) for r in report["records"] if r["task"] == number}
         # Vectors pooled over windows have no answer positions.
-        spans = task_of(options, number) == "span"
-        ways = [way for way in options.ways if not (spans and way == "pooling")]
-        every = [(way, seed) for seed in range(options.seeds) for way in ways]
-        if asked := [each for each in every if each not in done]:
-            measure_task(options, number, asked, report)
+        is_span = task_of(options, number) == "span"
+        strategies = [
+            strategy for strategy in options.ways if not (is_span and strategy == "pooling")
+        ]
+        planned = [(strategy, seed) for seed in range(options.seeds) for strategy in strategies]
+        if pending := [pair for pair in planned if pair not in done]:
+            measure_task(options, number, pending, report)
     report["means"] = means(report["records"])
     return report
 
 
 def measure_task(
-    options: argparse.Namespace, number: int, asked: list[tuple[str, int]], report: dict[str, Any]
+    options: argparse.Namespace, number: int, pending: list[tuple[str, int]], report: dict[str, Any]
 ) -> None:
-    """Each strategy with each seed, from that seed's run on the original stories."""
+    """Fine-tune each strategy and seed from that seed's run on the original stories."""
     task = task_of(options, number)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         splits = splits_of(options, number, options.words)
         rows = write_splits(splits, folder / "rows")
         base = train_base(splits, folder, options.base_steps)
-        for way, seed in asked:
+        for strategy, seed in pending:
             # The built-in rows have no short form.
-            begun = learn_short(options, number, seed, base, report) if options.babi else base
-            out = folder / f"{way}-{seed}"
+            initial_run = (
+                finetune_short(options, number, seed, base, report) if options.babi else base
+            )
+            out = folder / f"{strategy}-{seed}"
             budget = {"steps": options.steps, "learning_rate": options.learning_rate}
-            found = put_to_task(begun, rows, task, way, out, seed=seed, **budget)
-            keep(report, {"task": number, "way": way, "seed": seed, **found}, options.out)
+            metrics = finetune_and_evaluate(
+                initial_run, rows, task, strategy, out, seed=seed, **budget
+            )
+            save_record(
+                report, {"task": number, "way": strategy, "seed": seed, **metrics}, options.out
+            )
 
 
-def learn_short(
+def finetune_short(
     options: argparse.Namespace, number: int, seed: int, base: Path, report: dict[str, Any]
 ) -> Path:
-    """The run of a seed on the original stories, after those of `BEFORE`."""
-    begun = base
-    for stage in (*BEFORE.get(number, ()), number):
-        before, begun = begun, base.parent / f"short-{stage}-{seed}"
-        if begun.exists():
+    """Fine-tune on the original stories, after the tasks of `CURRICULUM`; return the run."""
+    run = base
+    for stage in (*CURRICULUM.get(number, ()), number):
+        initial_run, run = run, base.parent / f"short-{stage}-{seed}"
+        if run.exists():
             continue
-        rows = base.parent / f"{begun.name}-rows"
+        rows = base.parent / f"{run.name}-rows"
         write_splits(splits_of(options, stage, words=1), rows)
         task = task_of(options, stage)
         budget = {"steps": options.short_steps, "learning_rate": options.learning_rate}
-        found = put_to_task(before, rows, task, "tail", begun, seed=seed, **budget)
+        metrics = finetune_and_evaluate(initial_run, rows, task, "tail", run, seed=seed, **budget)
         if stage == number:
-            keep(report, {"task": number, "way": "short", "seed": seed, **found}, options.out)
-    return begun
+            save_record(
+                report, {"task": number, "way": "short", "seed": seed, **metrics}, options.out
+            )
+    return run
 
 
-def keep(report: dict[str, Any], record: dict[str, Any], out: Path | None) -> None:
-    """Add a record, replacing an earlier one of the same settings."""
-    same = ("task", "way", "seed")
-    others = [r for r in report["records"] if any(r[name] != record[name] for name in same)]
+def save_record(report: dict[str, Any], record: dict[str, Any], out: Path | None) -> None:
+    """Add a record, replacing an earlier one with the same key."""
+    key = ("task", "way", "seed")
+    others = [r for r in report["records"] if any(r[name] != record[name] for name in key)]
     report["records"] = [*others, record]
     print(json.dumps(record), flush=True)
     if out is not None:
@@ -234,18 +244,18 @@ def keep(report: dict[str, Any], record: dict[str, Any], out: Path | None) -> No
 
 def means(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean and standard deviation over seeds, by task and strategy."""
-    found: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
-        found[record["task"], record["way"]].append(record)
-    told = []
-    for (task, way), each in found.items():
-        line: dict[str, Any] = {"task": task, "way": way, "seeds": len(each)}
+        groups[record["task"], record["way"]].append(record)
+    lines = []
+    for (task, strategy), group in groups.items():
+        line: dict[str, Any] = {"task": task, "way": strategy, "seeds": len(group)}
         for name in ("right", "read", "all_read"):
-            values = [record[name] for record in each]
+            values = [record[name] for record in group]
             line[name] = statistics.mean(values)
             line[f"{name}_spread"] = statistics.stdev(values) if len(values) > 1 else 0.0
-        told.append(line)
-    return told
+        lines.append(line)
+    return lines
 
 
 def print_table(report: dict[str, Any]) -> None:
@@ -260,24 +270,24 @@ def print_table(report: dict[str, Any]) -> None:
               f"{' | '.join(figures)} |")  # fmt: skip
 
 
-def answered_by_last_giving(rows: list[Any]) -> float:
+def last_giving_accuracy(rows: list[Any]) -> float:
     """The share of questions of task 5 that the last giving event of the text answers."""
-    right = 0
+    correct = 0
     for row in rows:
-        every = re.findall(r"(\w+) (?:gave|handed|passed) the (\w+) to (\w+)", row["text"])
-        giver, thing, receiver = every[-1]
-        asked = row["question"]
-        if asked.startswith("What"):
-            answer = thing
-        elif asked.startswith(("Who received", "Who did")):
+        events = re.findall(r"(\w+) (?:gave|handed|passed) the (\w+) to (\w+)", row["text"])
+        giver, item, receiver = events[-1]
+        question = row["question"]
+        if question.startswith("What"):
+            answer = item
+        elif question.startswith(("Who received", "Who did")):
             answer = receiver
         else:
             answer = giver
-        right += answer == row["answer"]
-    return right / len(rows)
+        correct += answer == row["answer"]
+    return correct / len(rows)
 
 
-def draw(records: list[dict[str, Any]], path: Path) -> None:
+def plot(records: list[dict[str, Any]], path: Path) -> None:
     """Plot accuracy by strategy: one panel per task, one point per seed."""
     import matplotlib
 
@@ -289,51 +299,59 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
         1, len(tasks), figsize=(2.6 * len(tasks), 2.6), squeeze=False, sharey=True,
         layout="constrained",
     )  # fmt: skip
-    names = ("short", *WAYS)[::-1]
+    names = ("short", *STRATEGIES)[::-1]
     for panel, task in zip(panels[0], tasks, strict=True):
-        for place, way in enumerate(names):
-            values = [r["right"] for r in records if (r["task"], r["way"]) == (task, way)]
-            panel.plot(values, [place] * len(values), "o", color="#555555", alpha=0.6)
+        for height, strategy in enumerate(names):
+            values = [r["right"] for r in records if (r["task"], r["way"]) == (task, strategy)]
+            panel.plot(values, [height] * len(values), "o", color="#555555", alpha=0.6)
             if values:
-                panel.plot([statistics.mean(values)], [place], "|", color="black", markersize=14)
-        panel.set(xlim=(-0.03, 1.03), xlabel="answered", title=f"task {task}")
-    labels = {way: f"memrecall, {way}" for way in WAYS[-2:]} | {"short": "stories as they are"}
-    panels[0][0].set_yticks(range(len(names)), [labels.get(way, way) for way in names])
+                panel.plot([statistics.mean(values)], [height], "|", color="black", markersize=14)
+        panel.set(xlim=(-0.03, 1.03), xlabel="accuracy", title=f"task {task}")
+    labels = {strategy: f"memrecall, {strategy}" for strategy in STRATEGIES[-2:]} | {
+        "short": "original stories"
+    }
+    panels[0][0].set_yticks(
+        range(len(names)), [labels.get(strategy, strategy) for strategy in names]
+    )
     figure.savefig(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--babi", type=Path, help="the folder with qa1_train.txt and its like")
+    parser.add_argument("--babi", type=Path, help="folder of the bAbI files (qa1_train.txt, …)")
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 5, 15])
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--ways", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
     parser.add_argument("--words", type=int, default=200)
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--test", type=int, default=500)
-    parser.add_argument("--steps", type=int, default=600, help="of each way")
+    parser.add_argument("--steps", type=int, default=600, help="fine-tuning steps per strategy")
     parser.add_argument(
         "--short-steps", type=int, default=2500, help="steps on the original stories"
     )
     parser.add_argument(
         "--base-steps", type=int, default=50, help="steps of masked LM pre-training"
     )
-    parser.add_argument("--learning-rate", type=float, default=2e-3, help="of the tasks")
+    parser.add_argument(
+        "--learning-rate", type=float, default=2e-3, help="learning rate of fine-tuning"
+    )
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="plot a record instead")
-    parser.add_argument("--last-giving", action="store_true", help="count a shortcut of task 5")
+    parser.add_argument("--draw", type=Path, help="record to plot instead of training")
+    parser.add_argument(
+        "--last-giving", action="store_true", help="measure the last-giving shortcut of task 5"
+    )
     parser.add_argument("--figure", type=Path, default=Path("cogltx.svg"))
     options = parser.parse_args()
     if options.last_giving:
         if options.babi is None:
-            raise SystemExit("--last-giving is of bAbI's task 5; give its folder by --babi.")
+            raise SystemExit("--last-giving needs bAbI's task 5; give its folder with --babi.")
         for words in (1, options.words):
-            share = answered_by_last_giving(splits_of(options, 5, words)["test"])
+            share = last_giving_accuracy(splits_of(options, 5, words)["test"])
             print(f"{share:.3f} of the stories of at least {words} words")
         return
     if options.draw:
-        draw(json.loads(options.draw.read_text(encoding="utf-8"))["records"], options.figure)
+        plot(json.loads(options.draw.read_text(encoding="utf-8"))["records"], options.figure)
         return
     torch.set_num_threads(options.threads)
     print_table(measure(options))

@@ -6,7 +6,7 @@ Every noun of WordNet and each of its hypernyms (or instance hypernyms) make a s
 is a dog". One in twenty X is held out with all its sentences. Each system is trained on the
 sentences as text with the same tokenizer (BPE, 8,000) and evaluated by
 
-    log P(Y | "X is a") of held-out pairs, Y with its end,
+    log P(Y | "X is a") of held-out pairs, including the end token,
 
 against two count-based baselines that know nothing or little of X: the frequency of Y, and its
 frequency after the same last word of X. An unseen Y gets 1/V of one count there, V the number of
@@ -31,7 +31,7 @@ import lmlab
 from lmlab.knowledge.load_knowledge import load_knowledge
 
 KINDS = ("hypernym", "instance hypernym")
-EVERY = 20
+HELD_OUT_EVERY = 20
 SETTINGS: dict[str, dict[str, Any]] = {
     "ngram": {},
     "window-mixture": {"width": 128},
@@ -40,53 +40,54 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def pairs() -> list[tuple[str, str]]:
-    """X and Y by their first words, each pair once, in WordNet's order."""
+    """Unique pairs of X and Y, named by the first lemma of their synsets, in WordNet's order."""
     knowledge = load_knowledge("wordnet")
-    wanted = {knowledge.relation(kind) for kind in KINDS}
-    found: dict[tuple[str, str], None] = {}
+    relations = {knowledge.relation(kind) for kind in KINDS}
+    unique: dict[tuple[str, str], None] = {}
     for fact in knowledge.facts:
-        subject, thing = knowledge.entities[fact.subject], knowledge.entities[fact.object]
-        if fact.relation in wanted and subject.name.endswith("-n"):
-            found[subject.title, thing.title] = None
-    return list(found)
+        subject, target = knowledge.entities[fact.subject], knowledge.entities[fact.object]
+        if fact.relation in relations and subject.name.endswith("-n"):
+            unique[subject.title, target.title] = None
+    return list(unique)
 
 
 def article(word: str) -> str:
     return "an" if word[0].lower() in "aeiou" else "a"
 
 
-def split(every: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def split(all_pairs: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Training and test split, disjoint in X."""
-    names = sorted({x for x, _ in every})
-    held = set(names[::EVERY])
-    return [p for p in every if p[0] not in held], [p for p in every if p[0] in held]
+    names = sorted({x for x, _ in all_pairs})
+    held_out = set(names[::HELD_OUT_EVERY])
+    train = [pair for pair in all_pairs if pair[0] not in held_out]
+    return train, [pair for pair in all_pairs if pair[0] in held_out]
 
 
-class Counted:
-    """P(Y) and P(Y | last word of X) by counting, each smoothed by the more general one."""
+class CountBaselines:
+    """P(Y) and P(Y | last word of X) by counting, smoothed by 1/V and by P(Y)."""
 
     def __init__(self, train: list[tuple[str, str]]) -> None:
-        self.every = Counter(y for _, y in train)
-        self.after: dict[str, Counter[str]] = defaultdict(Counter)
+        self.counts = Counter(y for _, y in train)
+        self.counts_by_word: dict[str, Counter[str]] = defaultdict(Counter)
         for x, y in train:
-            self.after[x.split()[-1]][y] += 1
+            self.counts_by_word[x.split()[-1]][y] += 1
 
-    def alone(self, y: str) -> float:
-        """(c(Y) + 1/V) / (n + 1), V the kinds seen; a Y never seen shares in the last count."""
-        return (self.every[y] + 1 / len(self.every)) / (self.every.total() + 1)
+    def prob(self, y: str) -> float:
+        """P(Y) = (c(Y) + 1/V) / (n + 1), with V distinct Y in training."""
+        return (self.counts[y] + 1 / len(self.counts)) / (self.counts.total() + 1)
 
-    def by_word(self, x: str, y: str) -> float:
-        """(c(w, Y) + P(Y)) / (c(w) + 1)."""
-        counts = self.after[x.split()[-1]]
-        return (counts[y] + self.alone(y)) / (counts.total() + 1)
+    def prob_given_last_word(self, x: str, y: str) -> float:
+        """P(Y | w) = (c(w, Y) + P(Y)) / (c(w) + 1), with w the last word of X."""
+        counts = self.counts_by_word[x.split()[-1]]
+        return (counts[y] + self.prob(y)) / (counts.total() + 1)
 
 
 def measure(
     name: str, folder: Path, corpus: Path, test: list[tuple[str, str]], epochs: int
 ) -> dict[str, Any]:
     """Mean log P(Y | X is a) of a system trained on the sentences."""
-    words: dict[str, Any] = {} if name == "ngram" else {"epochs": epochs}
-    began = time.perf_counter()
+    budget: dict[str, Any] = {} if name == "ngram" else {"epochs": epochs}
+    start = time.perf_counter()
     run = finished(
         lmlab.train(
             name,
@@ -95,32 +96,34 @@ def measure(
             tokenizer="bpe",
             settings={"vocabulary_size": 8000, **SETTINGS.get(name, {})},
             quiet=True,
-            **words,
+            **budget,
         )
     )
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     model = lmlab.load(run.path)
-    asked = [(f"{x} is {article(y)}", f" {y}") for x, y in test]
-    scores = [each.total for each in model.score_given(asked, end=True)]
+    queries = [(f"{x} is {article(y)}", f" {y}") for x, y in test]
+    scores = [score.total for score in model.score_given(queries, end=True)]
     return {"nats": -sum(scores) / len(scores), "seconds": round(seconds, 1)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--systems", default=",".join(SETTINGS), help="comma-separated names")
+    parser.add_argument(
+        "--systems", default=",".join(SETTINGS), help="comma-separated system names"
+    )
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     train, test = split(pairs())
-    counted = Counted(train)
+    baselines = CountBaselines(train)
     record: dict[str, Any] = {
         "command": f"python benchmarks/connective.py --epochs {options.epochs}",
         "pairs": {"train": len(train), "test": len(test)},
-        "Y never seen": sum(y not in counted.every for _, y in test) / len(test),
+        "Y never seen": sum(y not in baselines.counts for _, y in test) / len(test),
         "systems": {
-            "counts of Y": {"nats": -_mean([math.log(counted.alone(y)) for _, y in test])},
+            "counts of Y": {"nats": -_mean([math.log(baselines.prob(y)) for _, y in test])},
             "counts of Y by X's last word": {
-                "nats": -_mean([math.log(counted.by_word(x, y)) for x, y in test])
+                "nats": -_mean([math.log(baselines.prob_given_last_word(x, y)) for x, y in test])
             },
         },
     }
@@ -129,9 +132,9 @@ def main() -> None:
         lines = "".join(f"{x} is {article(y)} {y}\n" for x, y in train)
         corpus.write_text(lines, encoding="utf-8")
         for name in options.systems.split(","):
-            found = measure(name, Path(folder), corpus, test, options.epochs)
-            record["systems"][name] = found
-            print(name, found, flush=True)
+            metrics = measure(name, Path(folder), corpus, test, options.epochs)
+            record["systems"][name] = metrics
+            print(name, metrics, flush=True)
     print(json.dumps(record, indent=1))
     if options.out:
         options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

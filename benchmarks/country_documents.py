@@ -18,11 +18,11 @@ from finishing import finished
 from lmlab.data.countries import Country, country_table
 from lmlab.data.languages.capitals_en import TEMPLATES
 
-SENTENCES_EACH = (5, 3, 2)
+SENTENCES_PER_COUNTRY = (5, 3, 2)
 DOCUMENTS = {"train": 6000, "valid": 200}
 ROWS = {"train": 1000, "valid": 100, "test": 200}
 COUNTRIES = 80
-"""The best-known ones, so that a small network learns their names in minutes."""
+"""Only the best-known countries, so that a small model learns their names in minutes."""
 NETWORK = {
     "width": 64,
     "layers": 2,
@@ -35,26 +35,26 @@ NETWORK = {
 
 def document(generator: np.random.Generator) -> tuple[str, Country]:
     """A document and the country it is about."""
-    known = country_table()[:COUNTRIES]
-    about = known[generator.integers(len(known))]
-    others = [each for each in known if each is not about]
-    chosen = [about, *(others[i] for i in generator.choice(len(others), 2, replace=False))]
+    countries = country_table()[:COUNTRIES]
+    main_country = countries[generator.integers(len(countries))]
+    others = [other for other in countries if other is not main_country]
+    chosen = [main_country, *(others[i] for i in generator.choice(len(others), 2, replace=False))]
     sentences = [
         TEMPLATES[generator.integers(len(TEMPLATES) if country.city_en else 4)].fill(country)
-        for country, count in zip(chosen, SENTENCES_EACH, strict=True)
+        for country, count in zip(chosen, SENTENCES_PER_COUNTRY, strict=True)
         for _ in range(count)
     ]
-    return " . ".join(sentences[i] for i in generator.permutation(len(sentences))), about
+    return " . ".join(sentences[i] for i in generator.permutation(len(sentences))), main_country
 
 
 def write_data(folder: Path) -> tuple[Path, Path]:
-    """The folders of documents and of rows, generated once and deterministically."""
+    """Folders of the documents and the task rows, generated once and deterministically."""
     texts, rows = folder / "documents", folder / "rows"
     if (rows / "test.jsonl").exists():
         return texts, rows
     generator = np.random.default_rng(0)
-    for place in (texts, rows):
-        place.mkdir(parents=True, exist_ok=True)
+    for path in (texts, rows):
+        path.mkdir(parents=True, exist_ok=True)
     for split, count in DOCUMENTS.items():
         lines = [document(generator)[0] for _ in range(count)]
         (texts / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -69,7 +69,7 @@ def write_data(folder: Path) -> tuple[Path, Path]:
 
 
 def pretrained(system: str, out: Path, settings: dict[str, Any], *, steps: int, seed: int) -> Path:
-    """A run on the documents; with one step it is the baseline without pre-training."""
+    """Pre-train on the documents; with one step, the baseline without pre-training."""
     import lmlab
 
     # The word tokenizer must know the separator of the targets.
@@ -91,7 +91,7 @@ def pretrained(system: str, out: Path, settings: dict[str, Any], *, steps: int, 
 
 
 def tokenizer(folder: Path) -> Path:
-    """Words of the documents and of the targets."""
+    """Word tokenizer of the documents and the targets."""
     from lmlab.data.tokenizers import train_tokenizer
 
     path = folder / "tokenizer.json"
@@ -108,7 +108,7 @@ def finetuned(
     import lmlab
 
     _, rows = write_data(base.parent)
-    found = lmlab.finetune(
+    result = lmlab.finetune(
         base,
         task="generate",
         data=rows,
@@ -120,4 +120,4 @@ def finetuned(
         resume=(out / "config.json").exists(),
         quiet=True,
     )
-    return {name: float(found.metrics[name]) for name in ("exact_match", "rouge1", "rougeL")}
+    return {name: float(result.metrics[name]) for name in ("exact_match", "rouge1", "rougeL")}

@@ -44,10 +44,10 @@ SENTENCES = (
     "上海的首都是上海",
     "法本的首都是巴京",
 )
-"""The sentences, in a fixed order."""
+"""All sentences, in the order of the published scores."""
 BLANKS = (1, 2, 7, 8)
 SCORERS = ("simple", "raw", "norm", "raw-k-mask")
-PRINTED = {
+PUBLISHED_SCORES = {
     "simple": (0.352, -0.345, 0.066, 0.156, 0.009, -0.031, -0.327, 0.313, 0.573, -0.606, -0.160),
     "raw": (0.145, -0.304, -0.353, 0.215, 0.279, 0.331, -0.133, -0.205, 0.878, -0.659, -0.196),
     "norm": (0.181, -0.289, -0.443, 0.087, 0.178, 0.316, -0.035, -0.142, 0.846, -0.594, -0.105),
@@ -87,7 +87,7 @@ def run_one(seed: int, epochs: int) -> dict[str, Any]:
         )
         model = lmlab.load(result.path)
         scores = {
-            f"{method}, head {head}": scored(model, method, head)
+            f"{method}, head {head}": score_sentences(model, method, head)
             for head in ("own", "none")
             for method in SCORERS
         }
@@ -95,23 +95,25 @@ def run_one(seed: int, epochs: int) -> dict[str, Any]:
         "seed": seed,
         "seconds": result.seconds,
         "scores": scores,
-        "in order": {name: in_order(found) for name, found in scores.items()},
+        "in order": {
+            name: ranking_accuracy(sentence_scores) for name, sentence_scores in scores.items()
+        },
     }
 
 
-def scored(model: Any, method: str, head: str) -> dict[str, float]:
-    places = {"positions": BLANKS} if "k-mask" in method else {}
-    found = model.score(SENTENCES, method=method, head=head, mean=True, **places)
-    return {score.text: score.total for score in found}
+def score_sentences(model: Any, method: str, head: str) -> dict[str, float]:
+    masked = {"positions": BLANKS} if "k-mask" in method else {}
+    scores = model.score(SENTENCES, method=method, head=head, mean=True, **masked)
+    return {score.text: score.total for score in scores}
 
 
-def in_order(scores: dict[str, float]) -> float:
+def ranking_accuracy(scores: dict[str, float]) -> float:
     """The share of (true, false) pairs in which the true one has the higher score."""
     pairs = [(true, false) for true, others in FALSE.items() for false in others]
     return sum(scores[true] > scores[false] for true, false in pairs) / len(pairs)
 
 
-def draw(record: dict[str, Any], path: Path) -> None:
+def plot(record: dict[str, Any], path: Path) -> None:
     """Plot the scores of the first seed, each scorer scaled from its lowest to its highest."""
     import numpy as np
     from matplotlib.figure import Figure
@@ -123,20 +125,20 @@ def draw(record: dict[str, Any], path: Path) -> None:
     columns = [[scores[name][text] for text in SENTENCES] for name in scores]
     values = np.array([scaled(column) for column in columns]).T
     labels = tuple(f"{'✓' if text in TRUE else '✗'} {text}" for text in SENTENCES)
-    grid = HeatMap(
+    heat_map = HeatMap(
         values=values,
         rows=HeatMapAxis(name="", labels=labels),
         columns=HeatMapAxis(name="scorer", labels=tuple(scores), max_label_length=24),
     )
 
-    def drawing(figure: Figure) -> None:
-        draw_heat_maps(figure, [grid], title="Eleven sentences, each scorer scaled from 0 to 1")
+    def draw_figure(figure: Figure) -> None:
+        draw_heat_maps(figure, [heat_map], title="Eleven sentences, each scorer scaled from 0 to 1")
 
-    width, height = heat_maps_size([grid])
-    picture = FigureSpec(
-        name="eleven", title="", caption="", draw=drawing, width=width, height=height
+    width, height = heat_maps_size([heat_map])
+    spec = FigureSpec(
+        name="eleven", title="", caption="", draw=draw_figure, width=width, height=height
     )
-    path.write_text(standalone_svg(render_figure(picture).svg), encoding="utf-8")
+    path.write_text(standalone_svg(render_figure(spec).svg), encoding="utf-8")
 
 
 def scaled(values: list[float]) -> list[float]:
@@ -152,20 +154,21 @@ def main() -> None:
     parser.add_argument(
         "--notes", action="store_true", help="evaluate the published scores of bert-base-chinese"
     )
-    parser.add_argument("--draw", type=Path, help="a record to plot")
+    parser.add_argument("--draw", type=Path, help="record to plot instead of training")
     parser.add_argument("--figure", type=Path, default=Path("docs/images/eleven.svg"))
     options = parser.parse_args()
     if options.notes:
-        for name, scores in PRINTED.items():
-            print(f"{name}: {8 * in_order(dict(zip(SENTENCES, scores, strict=True))):.0f} of 8")
+        for name, scores in PUBLISHED_SCORES.items():
+            accuracy = ranking_accuracy(dict(zip(SENTENCES, scores, strict=True)))
+            print(f"{name}: {8 * accuracy:.0f} of 8")
         return
     if options.draw:
-        draw(json.loads(options.draw.read_text(encoding="utf-8")), options.figure)
+        plot(json.loads(options.draw.read_text(encoding="utf-8")), options.figure)
         return
     torch.set_num_threads(1)
     records = [run_one(seed, options.epochs) for seed in range(options.seeds)]
     names = records[0]["in order"]
-    found = {
+    report = {
         "command": f"python benchmarks/eleven.py --epochs {options.epochs} --seeds {options.seeds}",
         "settings": SETTINGS,
         "records": records,
@@ -173,9 +176,9 @@ def main() -> None:
             name: statistics.mean(record["in order"][name] for record in records) for name in names
         },
     }
-    print(json.dumps(found["in order"], indent=1))
+    print(json.dumps(report["in order"], indent=1))
     if options.out:
-        text = json.dumps(found, indent=1, ensure_ascii=False)
+        text = json.dumps(report, indent=1, ensure_ascii=False)
         options.out.write_text(text + "\n", encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.system import System
 from lmlab.tasks.task import EncodedExample, collate_examples
 
-TEXTS_AT_ONCE = 64
+BATCH_SIZE = 64
 
 
 class WordVectors(System):
@@ -36,7 +36,7 @@ class WordVectors(System):
 class Standardised(System):
     """A system's features, standardised by mean and standard deviation over some texts.
 
-    So that a head's initial weights suit all features, whatever their scale.
+    Makes a head's initialisation suit features of any scale.
     """
 
     def __init__(self, base: Any, texts: list[EncodedExample]) -> None:
@@ -45,21 +45,21 @@ class Standardised(System):
         with torch.no_grad():
             features = torch.cat(
                 [
-                    base.eval().encode(collate_examples(part, self.vocabulary.pad))
-                    for part in in_parts(texts)
+                    base.eval().encode(collate_examples(batch, self.vocabulary.pad))
+                    for batch in in_batches(texts)
                 ]
             )
-        self.register_buffer("middle", features.mean(0))
-        self.register_buffer("spread", features.std(0).clamp(min=1e-6))
+        self.register_buffer("mean", features.mean(0))
+        self.register_buffer("std", features.std(0).clamp(min=1e-6))
 
     def task_parameters(self) -> Iterable[torch.nn.Parameter]:
         return self.base.task_parameters()
 
     def encode(self, batch: Batch) -> Tensor:
         features: Tensor = self.base.encode(batch)
-        return (features - self.get_buffer("middle")) / self.get_buffer("spread")
+        return (features - self.get_buffer("mean")) / self.get_buffer("std")
 
 
-def in_parts(encoded: Sequence[EncodedExample]) -> Iterator[list[EncodedExample]]:
-    for first in range(0, len(encoded), TEXTS_AT_ONCE):
-        yield list(encoded[first : first + TEXTS_AT_ONCE])
+def in_batches(encoded: Sequence[EncodedExample]) -> Iterator[list[EncodedExample]]:
+    for first in range(0, len(encoded), BATCH_SIZE):
+        yield list(encoded[first : first + BATCH_SIZE])

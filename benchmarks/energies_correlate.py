@@ -4,15 +4,15 @@
     python benchmarks/energies_correlate.py --draw FILE.json --figure FILE.svg
 
 A `bert` and two `ebm` are trained on `capitals`: one with the default pooling, the other pooled
-over blanks. Texts of the language and one-letter corruptions of them, which are not in it, are
-scored:
+over blanks only. Scored are texts of the language and one-letter corruptions of them, which are not
+in it:
 
-- masked: each letter masked in turn, its log-probability (`norm`) or its logit (`raw`) summed;
-- fed: nothing masked, BERT's own logits of the input letters (`simple`), and -E of ebm.
+- masked: mask one letter at a time; sum its log-probability (`norm`) or its logit (`raw`);
+- fed: no masks; sum BERT's logits of the input letters (`simple`), or take -E of `ebm`.
 
-Compared is the change due to a corruption, score(corrupted) - score(text), which removes the effect
-of length and of the text's own frequency: Pearson's and Spearman's correlation over all pairs, and
-how often a text scores above its corruption.
+The scores are compared by the change due to a corruption, score(corrupted) - score(text), which
+removes the effect of the text's length and frequency. Reported are Pearson and Spearman
+correlations over all pairs, and how often a text scores above its corruption.
 """
 
 from __future__ import annotations
@@ -56,38 +56,40 @@ SCORES = {
 }
 
 
-def corruptions(texts: list[str], held: Any, seed: int) -> list[tuple[str, str]]:
-    """Each text with one letter replaced, unless the result is in the language too."""
+def corruptions(texts: list[str], language: Any, seed: int) -> list[tuple[str, str]]:
+    """Pairs of a text and its one-letter corruption; corruptions in the language are dropped."""
     import numpy as np
 
     generator = np.random.default_rng(seed)
-    letters = sorted({letter for text in held for letter in text})
+    letters = sorted({letter for text in language for letter in text})
     pairs = []
     for text in texts:
-        place, letter = int(generator.integers(len(text))), str(generator.choice(letters))
-        other = text[:place] + letter + text[place + 1 :]
-        if other not in held:
-            pairs.append((text, other))
+        position, letter = int(generator.integers(len(text))), str(generator.choice(letters))
+        corrupted = text[:position] + letter + text[position + 1 :]
+        if corrupted not in language:
+            pairs.append((text, corrupted))
     return pairs
 
 
 def changes(runs: dict[str, Path], pairs: list[tuple[str, str]]) -> dict[str, list[float]]:
-    """By each score, the change due to a corruption."""
+    """Score changes due to the corruption, by scoring method."""
     import lmlab
 
     models = {name: lmlab.load(path) for name, path in runs.items()}
     sides = [list(side) for side in zip(*pairs, strict=True)]
-    found = {}
+    score_changes = {}
     for name, (model, method) in SCORES.items():
-        texts, others = (
+        text_scores, corrupted_scores = (
             [score.total for score in models[model].score(side, method=method)] for side in sides
         )
-        found[name] = [round(b - a, 3) for a, b in zip(texts, others, strict=True)]
-    return found
+        score_changes[name] = [
+            round(b - a, 3) for a, b in zip(text_scores, corrupted_scores, strict=True)
+        ]
+    return score_changes
 
 
-def correlations(changed: dict[str, list[float]]) -> list[dict[str, Any]]:
-    """Pearson's and Spearman's of each two scores, with Pearson's standard error by Fisher's z."""
+def correlations(score_changes: dict[str, list[float]]) -> list[dict[str, Any]]:
+    """Pearson and Spearman correlation of every two scores, with Pearson's standard error."""
     import numpy as np
 
     def pearson(first: Any, second: Any) -> float:
@@ -96,48 +98,55 @@ def correlations(changed: dict[str, list[float]]) -> list[dict[str, Any]]:
     def ranks(values: list[float]) -> Any:
         return np.argsort(np.argsort(values))
 
-    found = []
-    for (a, first), (b, second) in itertools.combinations(changed.items(), 2):
+    results = []
+    for (a, first), (b, second) in itertools.combinations(score_changes.items(), 2):
         linear = pearson(first, second)
         error = (1 - linear**2) / (len(first) - 3) ** 0.5
         spearman = pearson(ranks(first), ranks(second))
-        found.append({"of": [a, b], "pearson": linear, "error": error, "spearman": spearman})
-    return found
+        results.append({"of": [a, b], "pearson": linear, "error": error, "spearman": spearman})
+    return results
 
 
 def run_one(seed: int, epochs: int) -> dict[str, Any]:
-    """Train the three, score the pairs, correlate."""
+    """Train the three models, score the pairs and correlate the scores."""
     import torch
 
     import lmlab
     from lmlab.data.languages import capitals
 
     torch.set_num_threads(1)
-    begun, corpus = time.perf_counter(), capitals.corpus(sentences=SENTENCES)
+    start, corpus = time.perf_counter(), capitals.corpus(sentences=SENTENCES)
     texts = [example.text for example in corpus.splits["test"]][:PAIRS]
     pairs = corruptions(texts, capitals.truth().probabilities, seed)
     with tempfile.TemporaryDirectory() as folder:
         runs, seconds = {}, {}
-        for name, (system, more) in MODELS.items():
-            words = {"settings": SETTINGS | more, "seed": seed, "epochs": epochs, "quiet": True}
-            result = finished(lmlab.train(system, data=corpus, out=Path(folder) / name, **words))
+        for name, (system, overrides) in MODELS.items():
+            training_options = {
+                "settings": SETTINGS | overrides,
+                "seed": seed,
+                "epochs": epochs,
+                "quiet": True,
+            }
+            result = finished(
+                lmlab.train(system, data=corpus, out=Path(folder) / name, **training_options)
+            )
             runs[name], seconds[name] = result.path, result.seconds
-        changed = changes(runs, pairs)
+        score_changes = changes(runs, pairs)
     return {
         "seed": seed,
         "pairs": len(pairs),
         "texts_above_corruptions": {
             name: sum(change < 0 for change in values) / len(values)
-            for name, values in changed.items()
+            for name, values in score_changes.items()
         },
-        "correlations": correlations(changed),
-        "changes": changed,
-        "seconds": seconds | {"all": time.perf_counter() - begun},
+        "correlations": correlations(score_changes),
+        "changes": score_changes,
+        "seconds": seconds | {"all": time.perf_counter() - start},
     }
 
 
-def draw(record: dict[str, Any], path: Path) -> None:
-    """Plot the changes by each score without masks against those by `norm`, one dot per pair."""
+def plot(record: dict[str, Any], path: Path) -> None:
+    """Plot score changes without masks against those of `norm`, one dot per pair."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -148,13 +157,13 @@ def draw(record: dict[str, Any], path: Path) -> None:
     figure, axes = pyplot.subplots(1, len(names), figsize=(3.4 * len(names), 3.2))
     for axis, name in zip(axes, names, strict=True):
         axis.scatter(masked, record["changes"][name], s=5, alpha=0.5)
-        (found,) = (
-            each for each in record["correlations"] if each["of"] == ["norm (masked)", name]
+        (correlation,) = (
+            entry for entry in record["correlations"] if entry["of"] == ["norm (masked)", name]
         )
-        axis.set(title=f"{name}: r = {found['pearson']:.2f}", xlabel="norm (masked)")
+        axis.set(title=f"{name}: r = {correlation['pearson']:.2f}", xlabel="norm (masked)")
         axis.axhline(0, color="grey", linewidth=0.5)
         axis.axvline(0, color="grey", linewidth=0.5)
-    axes[0].set(ylabel="change by a corruption, nats")
+    axes[0].set(ylabel="score change due to corruption, nats")
     figure.tight_layout()
     figure.savefig(path)
 
@@ -168,23 +177,26 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=Path("energies.svg"))
     options = parser.parse_args()
     if options.draw:
-        draw(json.loads(options.draw.read_text(encoding="utf-8"))["records"][0], options.figure)
+        plot(json.loads(options.draw.read_text(encoding="utf-8"))["records"][0], options.figure)
         return
     records = [run_one(seed, options.epochs) for seed in range(options.seeds)]
     for record in records:
-        for each in record["correlations"]:
-            print(f"{' / '.join(each['of'])}: {each['pearson']:.3f} ± {each['error']:.3f}")
+        for correlation in record["correlations"]:
+            names = " / ".join(correlation["of"])
+            print(f"{names}: {correlation['pearson']:.3f} ± {correlation['error']:.3f}")
         print(json.dumps(record["texts_above_corruptions"]), record["seconds"])
-    told = {
+    results = {
         "command": "python benchmarks/energies_correlate.py "
         f"--epochs {options.epochs} --seeds {options.seeds}",
         "sentences": SENTENCES,
         "settings": SETTINGS,
-        "models": {name: {"system": s, **more} for name, (s, more) in MODELS.items()},
+        "models": {
+            name: {"system": system, **overrides} for name, (system, overrides) in MODELS.items()
+        },
         "threads": 1,
         "records": records,
     }
-    options.out.write_text(json.dumps(told) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(results) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

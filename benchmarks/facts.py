@@ -1,16 +1,16 @@
-"""Facts that no text states: `fae` (facts as experts) against `eae` and `bert` of one size.
+"""Facts that no text states: `fae` (Facts as Experts) against `eae` and `bert` of the same size.
 
     python benchmarks/facts.py [--seeds 3] [--epochs 30] [--jobs 1] [--out FILE.json]
     python benchmarks/facts.py --table FILE.json
 
 All are trained on `capitals-annotated`, whose texts never state the capital of every fifth country,
-and queried for capitals in its four forms (`the capital of France is <mask>`): of countries whose
+and queried for capitals in four templates (`the capital of France is <mask>`): of countries whose
 capital is stated in the texts (seen) and of the others (held out). `fae` is queried with its memory
 as in training, without the held-out facts; with these added afterwards, without training; and with
 every capital in the memory exchanged for another one, which it should then predict (edited). `fae
 all` had the held-out facts in its memory during training. Entities are ranked among all 805;
-`words` predicts the name's words at as many masks as it has, which is all that `bert` can do; it
-gets three times the epochs, since after the same number it knew 8 % of the seen ones.
+`words` predicts the name's words at as many masks as it has, which is all that `bert` can do.
+`bert` trains for three times the epochs; after the same number it knew 8 % of the seen capitals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODELS: dict[str, tuple[str, str | None, int]] = {
     "fae": ("fae", "capitals-annotated", 1),
     "fae all": ("fae", "capitals", 1),
 }
-"""System of each row, its training knowledge, and the factor of its epochs."""
+"""System, training knowledge base and epoch multiplier, by table row."""
 SETTINGS = {
     "width": 64,
     "layers": 3,
@@ -73,12 +73,12 @@ def run_one(name: str, seed: int, epochs: int) -> dict[str, Any]:
             )
         )
         model = lmlab.load(result.path)
-    told = {"model": name, "seed": seed, "epochs": epochs, "seconds": result.seconds}
-    return told | {"parameters": result.parameters} | measure(name, model)
+    fields = {"model": name, "seed": seed, "epochs": epochs, "seconds": result.seconds}
+    return fields | {"parameters": result.parameters} | measure(name, model)
 
 
 def measure(name: str, model: Any) -> dict[str, float]:
-    """Accuracy by group of questions."""
+    """Accuracy by question group."""
     from lmlab.data.languages.capitals_annotated import (
         capital_questions,
         countries_with_capital_stated,
@@ -90,54 +90,63 @@ def measure(name: str, model: Any) -> dict[str, float]:
         capital_questions(countries_with_capital_stated()),
         capital_questions(countries_with_capital_unstated()),
     )
-    found = {"words seen": words_right(model, seen), "words held out": words_right(model, held_out)}
+    accuracies = {
+        "words seen": word_accuracy(model, seen),
+        "words held out": word_accuracy(model, held_out),
+    }
     if name == "bert":
-        return found
-    found |= {"seen": entities_right(model, seen), "held out": entities_right(model, held_out)}
+        return accuracies
+    accuracies |= {
+        "seen": entity_accuracy(model, seen),
+        "held out": entity_accuracy(model, held_out),
+    }
     if not name.startswith("fae"):
-        return found
+        return accuracies
     knowledge = load_knowledge("capitals")
     model.system.replace_facts(knowledge)
-    found["seen, all in memory"] = entities_right(model, seen)
-    found["held out, all in memory"] = entities_right(model, held_out)
-    found["words held out, all in memory"] = words_right(model, held_out)
-    for group, asked in (("seen", seen), ("held out", held_out)):
-        changed = exchange(model, asked)
-        found[f"{group}, edited"] = entities_right(model, asked, changed)
+    accuracies["seen, all in memory"] = entity_accuracy(model, seen)
+    accuracies["held out, all in memory"] = entity_accuracy(model, held_out)
+    accuracies["words held out, all in memory"] = word_accuracy(model, held_out)
+    for group, questions in (("seen", seen), ("held out", held_out)):
+        new_capitals = exchange_capitals(model, questions)
+        accuracies[f"{group}, edited"] = entity_accuracy(model, questions, new_capitals)
         model.system.replace_facts(knowledge)
-    return found
+    return accuracies
 
 
-def exchange(model: Any, asked: Any) -> dict[str, str]:
-    """Exchange the capitals of all queried countries; the new capital of each."""
-    capitals = {each.subject: each.answer for each in asked}
-    moved = [*list(capitals.values())[1:], next(iter(capitals.values()))]
-    changed = dict(zip(capitals, moved, strict=True))
-    for country, capital in changed.items():
+def exchange_capitals(model: Any, questions: Any) -> dict[str, str]:
+    """Permute the capitals of the queried countries in memory; return the new ones by country."""
+    capitals = {question.subject: question.answer for question in questions}
+    rotated = [*list(capitals.values())[1:], next(iter(capitals.values()))]
+    new_capitals = dict(zip(capitals, rotated, strict=True))
+    for country, capital in new_capitals.items():
         model.system.edit(country, "capital", [capital])
-    return changed
+    return new_capitals
 
 
-def entities_right(model: Any, asked: Any, changed: dict[str, str] | None = None) -> float:
+def entity_accuracy(
+    model: Any, questions: Any, new_capitals: dict[str, str] | None = None
+) -> float:
     """Accuracy of the most probable entity."""
-    answers = model.system.ask([each.text for each in asked])
-    right = [
-        found[0].text == (each.answer if changed is None else changed[each.subject])
-        for each, found in zip(asked, answers, strict=True)
+    answers = model.system.ask([question.text for question in questions])
+    correct = [
+        ranked[0].text
+        == (question.answer if new_capitals is None else new_capitals[question.subject])
+        for question, ranked in zip(questions, answers, strict=True)
     ]
-    return sum(right) / len(right)
+    return sum(correct) / len(correct)
 
 
-def words_right(model: Any, asked: Any) -> float:
-    """How often every word of the answer is the most probable at its mask, their number given."""
+def word_accuracy(model: Any, questions: Any) -> float:
+    """Exact-match accuracy of the answer's words, predicted at as many masks as it has words."""
     import torch
 
     from lmlab.core.batch import Batch
 
-    vocabulary, right = model.system.vocabulary, []
-    for each in asked:
-        before, _, after = each.text.partition("<mask>")
-        answer = model.tokenizer.encode(each.answer)
+    vocabulary, correct = model.system.vocabulary, []
+    for question in questions:
+        before, _, after = question.text.partition("<mask>")
+        answer = model.tokenizer.encode(question.answer)
         head = [vocabulary.start, *model.tokenizer.encode(before)]
         tail = [*model.tokenizer.encode(after), vocabulary.end]
         batch = Batch.collate([[*head, *answer, *tail]], pad=vocabulary.pad)
@@ -145,34 +154,34 @@ def words_right(model: Any, asked: Any) -> float:
         masked[0, len(head) : len(head) + len(answer)] = True
         with torch.no_grad():
             filled = model.system.fill(batch, masked).log_probs
-        right.append(filled.argmax(-1).tolist() == answer)
-    return sum(right) / len(right)
+        correct.append(filled.argmax(-1).tolist() == answer)
+    return sum(correct) / len(correct)
 
 
-def run_apart(name: str, seed: int, epochs: int) -> dict[str, Any]:
-    """The same in a separate process with one thread."""
+def run_in_subprocess(name: str, seed: int, epochs: int) -> dict[str, Any]:
+    """Call run_one in a separate process with one thread."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, "--one", json.dumps([name, seed, epochs])],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(json.dumps(found), flush=True)
-    return found
+    record: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    print(json.dumps(record), flush=True)
+    return record
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """Markdown: a row for each model, means over seeds and their spread."""
-    known = ("model", "seed", "epochs", "seconds", "parameters")
-    measures = list(dict.fromkeys(k for record in records for k in record if k not in known))
+    """Markdown table: one row per model, mean and standard deviation over seeds."""
+    other_fields = ("model", "seed", "epochs", "seconds", "parameters")
+    measures = list(dict.fromkeys(k for record in records for k in record if k not in other_fields))
     lines = ["| | " + " | ".join(measures) + " |", "|---|" + "---|" * len(measures)]
     for name in MODELS:
-        chosen = [record for record in records if record["model"] == name]
-        cells = [_cell([each[m] for each in chosen if m in each]) for m in measures]
-        lines.append(f"| {name} ({len(chosen)}) | " + " | ".join(cells) + " |")
+        selected = [record for record in records if record["model"] == name]
+        cells = [_cell([row[m] for row in selected if m in row]) for m in measures]
+        lines.append(f"| {name} ({len(selected)}) | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -202,19 +211,19 @@ def main() -> None:
     records: list[dict[str, Any]] = []
     if options.out and options.out.exists():
         records = json.loads(options.out.read_text(encoding="utf-8"))["records"]
-    done = {(each["model"], each["seed"], each["epochs"]) for each in records}
-    every = [
+    done = {(row["model"], row["seed"], row["epochs"]) for row in records}
+    configurations = [
         (name, seed, options.epochs * MODELS[name][2])
         for seed in range(options.seeds)
         for name in options.models.split(",")
     ]
-    asked = [one for one in every if one not in done]
+    missing = [configuration for configuration in configurations if configuration not in done]
     with ThreadPoolExecutor(options.jobs) as pool:
-        for record in pool.map(lambda one: run_apart(*one), asked):
+        for record in pool.map(lambda configuration: run_in_subprocess(*configuration), missing):
             records.append(record)
             if options.out:
-                told = {"settings": SETTINGS, "records": records}
-                options.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+                results = {"settings": SETTINGS, "records": records}
+                options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(records))
 
 

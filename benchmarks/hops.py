@@ -4,10 +4,10 @@
     python benchmarks/hops.py --figure FILE.svg [--out FILE.json]
 
 For each depth a `gpt` is trained on texts that describe a ring of letters in pairs and ask where 1
-to K hops lead; twice, with scaled dot-product attention and with normalised queries and keys.
-Reported is the accuracy of the most probable answer by the number of hops, on held-out texts.
-Chance among the letters other than the start is 1 / (n - 1). Records are saved as they are
-measured; existing ones are not measured again.
+to K hops lead: once with scaled dot-product attention and once with normalised queries and keys
+(cosine attention). Reported is the accuracy of the most probable answer on held-out texts, by
+number of hops. Chance level is 1 / (n - 1), as the start is excluded. Records are saved as they
+are measured; existing ones are skipped.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def accuracy(model: Any, truth: Any) -> dict[str, float]:
 
     from lmlab.core.batch import Batch
 
-    right: dict[int, list[bool]] = {hops: [] for hops in range(1, truth.hops + 1)}
+    correct: dict[int, list[bool]] = {hops: [] for hops in range(1, truth.hops + 1)}
     generator = np.random.default_rng(12345)
     vocabulary = model.system.vocabulary
     for _ in range(TEST):
@@ -102,29 +102,29 @@ def accuracy(model: Any, truth: Any) -> dict[str, float]:
         with torch.no_grad():
             view = model.system.objective.view(batch)
             last = model.system.emission.log_probs(model.system.hidden(view).values[0, -1])
-        right[words.count("?")].append(int(last.argmax()) == ids[-1])
-    return {str(hops): sum(found) / len(found) for hops, found in right.items()}
+        correct[words.count("?")].append(int(last.argmax()) == ids[-1])
+    return {str(hops): sum(outcomes) / len(outcomes) for hops, outcomes in correct.items()}
 
 
-def run_apart(depth: int, cosine: bool, seed: int, epochs: int) -> dict[str, Any]:
-    """The same in a separate process with one thread."""
-    asked = json.dumps([depth, cosine, seed, epochs])
+def run_in_subprocess(depth: int, cosine: bool, seed: int, epochs: int) -> dict[str, Any]:
+    """Call run_one in a separate process with one thread."""
+    arguments = json.dumps([depth, cosine, seed, epochs])
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", asked],
+    process = subprocess.run(
+        [sys.executable, __file__, "--one", arguments],
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    told = " ".join(f"{hops}:{share:.3f}" for hops, share in found["accuracy"].items())
-    print(f"depth {depth} cosine {cosine} seed {seed}: {told}", flush=True)
-    return found
+    record: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    summary = " ".join(f"{hops}:{share:.3f}" for hops, share in record["accuracy"].items())
+    print(f"depth {depth} cosine {cosine} seed {seed}: {summary}", flush=True)
+    return record
 
 
-def draw(records: list[dict[str, Any]], path: Path) -> None:
-    """Plot accuracy by depth, one line per number of hops, one panel per kind of attention."""
+def plot(records: list[dict[str, Any]], path: Path) -> None:
+    """Plot accuracy by depth, one line per number of hops, one panel per attention type."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -132,16 +132,16 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for axis, cosine in zip(axes, (False, True), strict=True):
-        chosen = [record for record in records if record["cosine"] == cosine]
-        depths = sorted({record["depth"] for record in chosen})
+        selected = [record for record in records if record["cosine"] == cosine]
+        depths = sorted({record["depth"] for record in selected})
         for hops in range(1, HOPS + 1):
             means = []
             for depth in depths:
-                found = [r["accuracy"][str(hops)] for r in chosen if r["depth"] == depth]
-                means.append(sum(found) / len(found))
+                values = [r["accuracy"][str(hops)] for r in selected if r["depth"] == depth]
+                means.append(sum(values) / len(values))
             axis.plot(depths, means, marker="o", label=f"{hops} hop{'s' if hops > 1 else ''}")
-        axis.axhline(1 / (LETTERS - 1), color="grey", linestyle=":", label="guessing")
-        axis.set(title="normalised queries and keys" if cosine else "scaled products")
+        axis.axhline(1 / (LETTERS - 1), color="grey", linestyle=":", label="chance")
+        axis.set(title="normalised queries and keys" if cosine else "scaled dot product")
         axis.set(xlabel="layers", xticks=depths, ylim=(0, 1.03))
     axes[0].set(ylabel="accuracy")
     axes[1].legend(frameon=False)
@@ -149,17 +149,17 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path)
 
 
-def kept(path: Path) -> list[dict[str, Any]]:
-    """The records of earlier calls."""
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Records of earlier runs."""
     if not path.exists():
         return []
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["records"]
-    return found
+    records: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["records"]
+    return records
 
 
-def keep(path: Path, records: list[dict[str, Any]]) -> None:
-    told = {"letters": LETTERS, "hops": HOPS, "sentences": SENTENCES, "records": records}
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+def save_records(path: Path, records: list[dict[str, Any]]) -> None:
+    results = {"letters": LETTERS, "hops": HOPS, "sentences": SENTENCES, "records": records}
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -175,22 +175,24 @@ def main() -> None:
     if options.one:
         print(json.dumps(run_one(*json.loads(options.one))))
         return
-    records = kept(options.out)
+    records = read_records(options.out)
     if options.figure:
-        draw(records, options.figure)
+        plot(records, options.figure)
         return
     done = {(r["depth"], r["cosine"], r["seed"], r["epochs"]) for r in records}
-    asked = [
+    configurations = [
         (int(depth), cosine, seed, options.epochs)
         for seed in range(options.seeds)
         for depth in options.depths.split(",")
         for cosine in (False, True)
     ]
-    missing = [each for each in asked if each not in done]
+    missing = [configuration for configuration in configurations if configuration not in done]
     with ThreadPoolExecutor(options.jobs) as pool:
-        for future in as_completed([pool.submit(run_apart, *each) for each in missing]):
+        for future in as_completed(
+            [pool.submit(run_in_subprocess, *configuration) for configuration in missing]
+        ):
             records.append(future.result())
-            keep(options.out, records)
+            save_records(options.out, records)
 
 
 if __name__ == "__main__":

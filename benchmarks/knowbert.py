@@ -8,15 +8,15 @@ vectors from WordNet's relations, its glosses, or both; and the same `bert` is t
 more steps as KnowBERT's joint training has, so that the masked LM losses are comparable. On the
 test sentences (those of --split):
 
-- senses: how often the word that a sentence is an example of is linked to its synset; over all,
-  over those with several candidates, and of these by whether another example of the synset was in
-  training. A word unknown to the tokenizer counts as wrong, for the baselines too: the most
-  frequent sense (the prior alone); the sense that the same form has most often in the training
-  sentences, ties broken by the most frequent; a random candidate. `untrained` is a KnowBERT after
-  one step, the control for any difference to the prior.
+- senses: linking accuracy of the annotated word of each sentence; over all words, over those with
+  several candidates, and of these by whether another example of the synset was in training. A word
+  unknown to the tokenizer counts as wrong, for the baselines too: the most frequent sense (the
+  prior alone); the most frequent sense of the same form in the training sentences, ties broken by
+  the prior; a random candidate. `untrained` is a KnowBERT after one step, the control for
+  differences from the prior.
 - masked: nats per masked token, with the same tokens masked for all models.
 
-Runs are kept in FOLDER: an interrupted benchmark resumes.
+Runs are saved in FOLDER, so an interrupted benchmark resumes.
 """
 
 from __future__ import annotations
@@ -78,25 +78,25 @@ SCALES: dict[str, dict[str, Any]] = {
         "knowbert_steps": 2500,
     },
 }
-WHO = ("model", "most frequent", "most frequent in training", "random")
+SCORERS = ("model", "most frequent", "most frequent in training", "random")
 ROWS = 64
 """Sentences per batch."""
 
 
 def train_bert(runs: Path, seed: int, scale: dict[str, Any]) -> Path:
-    """The base model, whose weights initialise the others."""
+    """Train the base model, whose weights initialise the others."""
     out = runs / f"bert-{seed}"
     settings = SHARED | scale["training"] | scale["bert"]
     settings |= {"learning_rate": scale["learning_rate"], "masking": "dynamic"}
     settings |= {"warmup_steps": scale["bert_steps"] // 10}
     # Subwords, since half of the target words are too rare to be one token each.
-    given = {"tokenizer": "wordpiece", "settings": settings}
-    train("bert", out, steps=scale["bert_steps"], seed=seed, **given)
+    options = {"tokenizer": "wordpiece", "settings": settings}
+    train("bert", out, steps=scale["bert_steps"], seed=seed, **options)
     return out
 
 
 def train_longer(runs: Path, base: Path, seed: int, scale: dict[str, Any]) -> Path:
-    """The base trained for as many more steps as KnowBERT's joint training has."""
+    """Train a copy of the base for as many more steps as KnowBERT's joint training has."""
     out = runs / f"bert-longer-{seed}"
     if not out.exists():
         shutil.copytree(base, out)
@@ -108,121 +108,131 @@ def train_longer(runs: Path, base: Path, seed: int, scale: dict[str, Any]) -> Pa
 def train_knowbert(
     runs: Path, base: Path, source: str, seed: int, scale: dict[str, Any], steps: int | None = None
 ) -> Path:
-    """KnowBERT on the base, for `steps` steps or those of the scale."""
+    """Train KnowBERT on the base, by default for the steps of the scale."""
     out = runs / f"knowbert-{source}-{seed}{'' if steps is None else f'-{steps}'}"
     settings = SHARED | scale["training"] | scale["knowbert"]
     settings |= {"entities": source, "learning_rate": scale["learning_rate"], "warmup_steps": 50}
-    given = {"base": base, "knowledge": "wordnet-common"}
+    options = {"base": base, "knowledge": "wordnet-common"}
     count = scale["knowbert_steps"] if steps is None else steps
-    train("knowbert", out, steps=count, settings=settings, seed=seed, **given)
+    train("knowbert", out, steps=count, settings=settings, seed=seed, **options)
     return out
 
 
-def train(system: str, out: Path, **words: Any) -> None:
+def train(system: str, out: Path, **options: Any) -> None:
     """Train, resume, or skip a finished run."""
-    before = (out / "config.json").exists()
-    if before:
-        for settled in ("settings", "tokenizer", "base"):
-            words.pop(settled, None)
-    finished(lmlab.train(system, data="wordnet-senses", out=out, resume=before, **words))
+    exists = (out / "config.json").exists()
+    if exists:
+        for fixed in ("settings", "tokenizer", "base"):
+            options.pop(fixed, None)
+    finished(lmlab.train(system, data="wordnet-senses", out=out, resume=exists, **options))
 
 
 def batches(model: TrainedModel, examples: list[Example]) -> Iterator[tuple[list[Example], Batch]]:
     vocabulary = model.system.vocabulary
     assert vocabulary.end is not None
     for first in range(0, len(examples), ROWS):
-        some = examples[first : first + ROWS]
+        part = examples[first : first + ROWS]
         rows = [
-            [vocabulary.bos, *model.tokenizer.encode(each.text), vocabulary.end] for each in some
+            [vocabulary.bos, *model.tokenizer.encode(example.text), vocabulary.end]
+            for example in part
         ]
-        yield some, Batch.collate(rows, pad=vocabulary.pad)
+        yield part, Batch.collate(rows, pad=vocabulary.pad)
 
 
-def told_places(model: TrainedModel, example: Example) -> dict[tuple[int, int], str]:
-    """The synset of each mention of a text, by the positions of its first and last token."""
+def annotated_spans(model: TrainedModel, example: Example) -> dict[tuple[int, int], str]:
+    """Gold synset of every mention, by the positions of its first and last token."""
     _, offsets = model.tokenizer.encode_with_offsets(example.text)
-    found = {}
+    spans = {}
     for mention in example.mentions:
-        inside = [
-            place
-            for place, (low, high) in enumerate(offsets, 1)
+        positions = [
+            position
+            for position, (low, high) in enumerate(offsets, 1)
             if low < mention.end and mention.start < high
         ]
-        found[inside[0], inside[-1]] = mention.entity
-    return found
+        spans[positions[0], positions[-1]] = mention.entity
+    return spans
 
 
-def mentioned(example: Example, synset: str) -> tuple[int, int]:
-    """The characters of the mention of a synset."""
+def mention_characters(example: Example, synset: str) -> tuple[int, int]:
+    """Character span of the mention of a synset."""
     return next((m.start, m.end) for m in example.mentions if m.entity == synset)
 
 
 @torch.no_grad()
-def senses(model: TrainedModel, examples: list[Example], trained: list[Example]) -> dict[str, Any]:
-    """Accuracy of the annotated senses, by the model and by the baselines."""
+def sense_accuracy(
+    model: TrainedModel, examples: list[Example], trained: list[Example]
+) -> dict[str, Any]:
+    """Word sense disambiguation accuracy of the model and the baselines, by mention group."""
     system = model.system
     assert isinstance(system, KnowBERT)
     numbers = system.knowledge.numbers
-    told = [(each.text[m.start : m.end], m.entity) for each in trained for m in each.mentions]
-    met = Counter((words, numbers[entity]) for words, entity in told)
-    seen = {entity for _, entity in told}
-    tallies: dict[str, list[tuple[float, ...]]] = {}
-    for some, batch in batches(model, examples):
-        nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
-        spans = system.objective.find(batch, nothing)
-        linked = {(each.row, each.first, each.last): each.entity for each in system.link(batch)}
-        places = zip(spans.rows.tolist(), spans.first.tolist(), spans.last.tolist(), strict=True)
-        candidates = dict(zip(places, spans.candidates.tolist(), strict=True))
-        for row, example in enumerate(some):
-            for (first, last), synset in told_places(model, example).items():
-                gold, words = numbers[synset], example.text[slice(*mentioned(example, synset))]
-                among = [c for c in candidates.get((row, first, last), []) if c != NO_ENTITY]
+    annotations = [
+        (text.text[m.start : m.end], m.entity) for text in trained for m in text.mentions
+    ]
+    sense_counts = Counter((words, numbers[entity]) for words, entity in annotations)
+    seen = {entity for _, entity in annotations}
+    outcomes: dict[str, list[tuple[float, ...]]] = {}
+    for part, batch in batches(model, examples):
+        no_mask = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        spans = system.objective.find(batch, no_mask)
+        linked = {(link.row, link.first, link.last): link.entity for link in system.link(batch)}
+        span_keys = zip(spans.rows.tolist(), spans.first.tolist(), spans.last.tolist(), strict=True)
+        candidates = dict(zip(span_keys, spans.candidates.tolist(), strict=True))
+        for row, example in enumerate(part):
+            for (first, last), synset in annotated_spans(model, example).items():
+                gold = numbers[synset]
+                words = example.text[slice(*mention_characters(example, synset))]
+                choices = [c for c in candidates.get((row, first, last), []) if c != NO_ENTITY]
                 result = (
                     float(linked.get((row, first, last)) == gold),
-                    float(among[:1] == [gold]),
-                    float(max(among, key=lambda c: met[words, c], default=NO_ENTITY) == gold),
-                    (gold in among) / max(1, len(among)),
+                    float(choices[:1] == [gold]),
+                    float(
+                        max(choices, key=lambda c: sense_counts[words, c], default=NO_ENTITY)
+                        == gold
+                    ),
+                    (gold in choices) / max(1, len(choices)),
                 )
                 names = ["all"]
-                if len(among) > 1:
+                if len(choices) > 1:
                     known = "sense in training" if synset in seen else "sense not in training"
                     names += ["ambiguous", known]
                 for name in names:
-                    tallies.setdefault(name, []).append(result)
+                    outcomes.setdefault(name, []).append(result)
     return {
         name: {
-            "mentions": len(found),
+            "mentions": len(values),
             **{
-                who: statistics.mean(each[place] for each in found) for place, who in enumerate(WHO)
+                scorer: statistics.mean(outcome[column] for outcome in values)
+                for column, scorer in enumerate(SCORERS)
             },
         }
-        for name, found in tallies.items()
+        for name, values in outcomes.items()
     }
 
 
 @torch.no_grad()
 def masked_losses(models: dict[str, TrainedModel], examples: list[Example]) -> dict[str, float]:
-    """Nats per masked token of the test sentences, the same for all."""
-    drawer = next(m.system for m in models.values() if isinstance(m.system, KnowBERT))
-    some = next(iter(models.values()))
+    """Masked LM loss in nats per token, with the same tokens masked for all models."""
+    masking_system = next(m.system for m in models.values() if isinstance(m.system, KnowBERT))
+    first_model = next(iter(models.values()))
     totals, count = dict.fromkeys(models, 0.0), 0
     generator = torch.Generator().manual_seed(0)
-    for _, batch in batches(some, examples):
-        view = drawer.objective.view(batch, generator=generator)
+    for _, batch in batches(first_model, examples):
+        view = masking_system.objective.view(batch, generator=generator)
         for name, model in models.items():
             system = model.system
             assert isinstance(system, BERT)
-            shown = view if isinstance(system, KnowBERT) else replace(view, spans=None)
-            found = system.target_log_probs(shown).log_probs
-            totals[name] -= float(found.sum())
-        count += found.numel()
+            system_view = view if isinstance(system, KnowBERT) else replace(view, spans=None)
+            log_probs = system.target_log_probs(system_view).log_probs
+            totals[name] -= float(log_probs.sum())
+        count += log_probs.numel()
     return {name: total / count for name, total in totals.items()}
 
 
 def measure(
     runs: Path, seed: int, sources: list[str], scale: dict[str, Any], split: str
 ) -> dict[str, Any]:
-    began = time.perf_counter()
+    start = time.perf_counter()
     base = train_bert(runs, seed, scale)
     paths = {source: train_knowbert(runs, base, source, seed, scale) for source in sources}
     longer = train_longer(runs, base, seed, scale)
@@ -231,13 +241,16 @@ def measure(
     trained = list(corpus.splits["train"])
     models = {source: load_run(path) for source, path in paths.items()}
     untrained = {"untrained": load_run(train_knowbert(runs, base, "both", seed, scale, steps=1))}
-    found = {name: senses(model, test, trained) for name, model in {**models, **untrained}.items()}
-    compared = {"bert": load_run(base), "bert trained on": load_run(longer), **models}
+    accuracies = {
+        name: sense_accuracy(model, test, trained)
+        for name, model in {**models, **untrained}.items()
+    }
+    compared_models = {"bert": load_run(base), "bert trained on": load_run(longer), **models}
     return {
         "seed": seed,
-        "senses": found,
-        "masked": masked_losses(compared, test),
-        "seconds": time.perf_counter() - began,
+        "senses": accuracies,
+        "masked": masked_losses(compared_models, test),
+        "seconds": time.perf_counter() - start,
     }
 
 

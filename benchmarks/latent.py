@@ -3,17 +3,17 @@
     python -m pip install --no-deps --target PEER torch-struct==0.5
     PYTHONPATH=PEER python benchmarks/latent.py [--rounds N] [--out benchmarks/results/latent.json]
 
-The peer is installed in its own folder, since nothing in the laboratory depends on it. One
+The peer is installed in a separate folder, since lmlab does not depend on it. One
 measurement is the log-likelihood of a batch of texts and its gradient with respect to all
 parameters, after checking that both sides agree. The sides alternate within a round. The peer gets
 its potentials (batch, time, K, K) precomputed and differentiates only with respect to them, which
 favours it.
 
-- peer: `forward_filter` over pytorch-struct's LinearChainCRF, by number of states. Sizes marked
+- peer: `forward_filter` vs. pytorch-struct's LinearChainCRF, by number of states. Sizes marked
   `attempt` are run by the peer once, in a process with limits on memory and time.
-- scaled: `forward_filter` over `forward_filter_clear`, our own log-space version, by number of
+- scaled: `forward_filter` vs. `forward_filter_clear`, our log-space version, by number of
   states.
-- blocks: one block over several, at 1,024 states.
+- blocks: several blocks vs. one block, at 1,024 states.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lmlab.inference.forward_algorithm import forward_filter, forward_filter_cle
 
 ROWS, TIME = 16, 32
 GIGABYTES, SECONDS = 6, 120
-"""Limits of an attempt of the peer."""
+"""Memory and time limits of the peer's single runs."""
 
 Recursion = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -47,33 +47,33 @@ class Case:
     def __init__(self, states: int, blocks: int = 1, rows: int = ROWS) -> None:
         generator = torch.Generator().manual_seed(0)
 
-        def draw(*shape: int) -> Tensor:
+        def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator)
 
-        self.start = torch.log_softmax(draw(states), 0).requires_grad_()
-        self.transition = torch.log_softmax(draw(states, states), 1).requires_grad_()
-        self.emitted = (draw(rows, TIME, states // blocks) * 2 - 5).requires_grad_()
+        self.start = torch.log_softmax(normal(states), 0).requires_grad_()
+        self.transition = torch.log_softmax(normal(states, states), 1).requires_grad_()
+        self.emission = (normal(rows, TIME, states // blocks) * 2 - 5).requires_grad_()
         self.block = torch.randint(0, blocks, (rows, TIME), generator=generator)
 
     def log_likelihood(self, recursion: Recursion) -> Tensor:
-        """(ROWS,) of each text: every token's log-probability given those before it."""
-        rows, _, inside = self.emitted.shape
+        """(ROWS,) sums of the tokens' log-probabilities given the preceding tokens."""
+        rows, _, inside = self.emission.shape
         first = self.start.expand(rows, 1, -1)
-        later = recursion(first[:, 0], self.emitted[:, :-1], self.block[:, :-1], self.transition)
+        later = recursion(first[:, 0], self.emission[:, :-1], self.block[:, :-1], self.transition)
         predicted = torch.cat([first, later], 1).view(rows, TIME, -1, inside)
         index = self.block[..., None, None].expand(-1, -1, 1, inside)
-        own = predicted.gather(2, index).squeeze(2)
-        return torch.logsumexp(own + self.emitted, -1).sum(1)
+        in_block = predicted.gather(2, index).squeeze(2)
+        return torch.logsumexp(in_block + self.emission, -1).sum(1)
 
     def step(self, recursion: Recursion) -> None:
         self.log_likelihood(recursion).sum().backward()
 
     def peer_potentials(self) -> Tensor:
-        """(ROWS, TIME - 1, K, K) as LinearChainCRF wants them: next state before state."""
+        """(ROWS, TIME - 1, K, K) in the layout of LinearChainCRF: next state before state."""
         with torch.no_grad():
-            moved = self.transition.t() + self.emitted[:, 1:, :, None]
-            moved[:, 0] += (self.start + self.emitted[:, 0])[:, None, :]
-        return moved.requires_grad_()
+            potentials = self.transition.t() + self.emission[:, 1:, :, None]
+            potentials[:, 0] += (self.start + self.emission[:, 0])[:, None, :]
+        return potentials.requires_grad_()
 
 
 def peer_partition(potentials: Tensor) -> Tensor:
@@ -83,31 +83,31 @@ def peer_partition(potentials: Tensor) -> Tensor:
     return partition
 
 
-def milliseconds(function: Callable[[], object], times: int = 1) -> float:
-    began = time.perf_counter()
-    for _ in range(times):
+def milliseconds(function: Callable[[], object], repetitions: int = 1) -> float:
+    start = time.perf_counter()
+    for _ in range(repetitions):
         function()
-    return (time.perf_counter() - began) * 1000 / times
+    return (time.perf_counter() - start) * 1000 / repetitions
 
 
-def ratio(ours: list[float], others: list[float]) -> dict[str, float]:
+def ratio(ours: list[float], theirs: list[float]) -> dict[str, float]:
     """Milliseconds of both and the speed-up of ours, with the spread over rounds."""
-    each = sorted(b / a for a, b in zip(ours, others, strict=True))
+    speedups = sorted(b / a for a, b in zip(ours, theirs, strict=True))
     return {
         "ours_ms": statistics.median(ours),
-        "other_ms": statistics.median(others),
-        "times_faster": statistics.median(others) / statistics.median(ours),
-        "lowest": each[0],
-        "highest": each[-1],
-        "rounds": len(each),
+        "other_ms": statistics.median(theirs),
+        "times_faster": statistics.median(theirs) / statistics.median(ours),
+        "lowest": speedups[0],
+        "highest": speedups[-1],
+        "rounds": len(speedups),
     }
 
 
 def alternate(
-    ours: Callable[[], object], other: Callable[[], object], rounds: int
+    ours: Callable[[], object], theirs: Callable[[], object], rounds: int
 ) -> dict[str, float]:
-    ours(), other()
-    pairs = [(milliseconds(ours, 3), milliseconds(other)) for _ in range(rounds)]
+    ours(), theirs()
+    pairs = [(milliseconds(ours, 3), milliseconds(theirs)) for _ in range(rounds)]
     return ratio([a for a, _ in pairs], [b for _, b in pairs])
 
 
@@ -126,16 +126,16 @@ def compare_peer(states: int, rounds: int) -> dict[str, float]:
 
 
 def attempt_peer(states: int) -> str:
-    """Outcome of the peer at a size that may be too large for it."""
+    """Run the peer once at a size that may exceed its limits; return time or error."""
     command = [sys.executable, __file__, "--peer-once", str(states)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return f"not done after {SECONDS} seconds"
-    if done.returncode == 0:
-        return done.stdout.strip()
-    said = (done.stderr.strip().splitlines() or ["nothing said"])[-1][:120]
-    return f"failed with {GIGABYTES} GB: {said}"
+    if process.returncode == 0:
+        return process.stdout.strip()
+    message = (process.stderr.strip().splitlines() or ["no message"])[-1][:120]
+    return f"failed with {GIGABYTES} GB: {message}"
 
 
 def peer_once(states: int) -> None:
@@ -181,28 +181,28 @@ def main() -> None:
     if options.peer_once:
         return peer_once(options.peer_once)
     retain_freed_memory()
-    wanted, rounds = options.only.split(","), options.rounds
+    parts, rounds = options.only.split(","), options.rounds
     report: dict[str, object] = {
         "threads": options.threads,
         "rows": ROWS,
         "time": TIME,
         "measured": "log-likelihood and gradient, milliseconds; higher times_faster is better",
     }
-    if "peer" in wanted:
+    if "peer" in parts:
         peer: dict[str, object] = {f"{k} states": compare_peer(k, rounds) for k in (16, 64)}
         peer["256, attempt"] = attempt_peer(256)
         report["peer"] = peer
-        show("scaled products over pytorch-struct", peer)
-    if "scaled" in wanted:
+        show("scaled recursion vs. pytorch-struct", peer)
+    if "scaled" in parts:
         scaled: dict[str, object] = {
             f"{k} states": compare_scaled(k, rounds) for k in (64, 256, 512)
         }
         report["scaled"] = scaled
-        show("scaled products over our version with logarithms", scaled)
-    if "blocks" in wanted:
+        show("scaled recursion vs. log-space recursion", scaled)
+    if "blocks" in parts:
         blocks: dict[str, object] = {f"{c} blocks": compare_blocks(c, rounds) for c in (8, 32)}
         report["blocks"] = blocks
-        show("several blocks over one, 1,024 states, 64 texts", blocks)
+        show("several blocks vs. one block, 1,024 states, 64 texts", blocks)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

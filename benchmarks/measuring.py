@@ -1,4 +1,4 @@
-"""Rates, and ratios of two sides measured in alternation."""
+"""Throughput, and throughput ratios of two sides measured in alternation."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import Any, Self
 def rate(
     step: Callable[[], int], seconds: float = 4.0, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Tokens per second over a few seconds of steps, by a clock.
+    """Throughput in tokens per second, over at least `seconds` of steps.
 
-    `time.process_time` counts what the process has computed: for one thread the same on an idle
-    machine, and the fairer clock on a busy one.
+    With `time.process_time` as the clock it is per CPU second: the same for one thread on an idle
+    machine, and fairer on a busy one.
     """
-    began, tokens = clock(), 0
-    while clock() - began < seconds:
+    start, tokens = clock(), 0
+    while clock() - start < seconds:
         tokens += step()
-    return tokens / (clock() - began)
+    return tokens / (clock() - start)
 
 
 def ratio(ours: list[float], theirs: list[float]) -> dict[str, float]:
-    """Ratio of medians, with the spread of the rounds' own ratios."""
-    each = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    """Ratio of medians, with the range of the ratios by round."""
+    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     return {
         "ours": statistics.median(ours),
         "peer": statistics.median(theirs),
         "ratio": statistics.median(ours) / statistics.median(theirs),
-        "lowest": each[0],
-        "highest": each[-1],
-        "rounds": len(each),
+        "lowest": ratios[0],
+        "highest": ratios[-1],
+        "rounds": len(ratios),
     }
 
 
-def taking_turns(
+def measure_alternating(
     ours: Callable[[], float], theirs: Callable[[], float], rounds: int
 ) -> dict[str, float]:
     """Measure both sides in alternation, so that load affects both alike."""
@@ -44,27 +44,27 @@ def taking_turns(
     return ratio([a for a, _ in pairs], [b for _, b in pairs])
 
 
-class Apart:
-    """A side in a separate process, with lmlab's memory settings or the default ones.
+class SubprocessMeasurement:
+    """A measurement in a separate process, with lmlab's allocator settings or the default ones.
 
-    `make(*made_of)` is called there and gives the measurement, a function of whatever this one is
-    called with. Only the side whose turn it is computes.
+    `make(*make_arguments)` is called there and returns the measuring function; calls are forwarded
+    to it. The process is idle between calls.
     """
 
     def __init__(
-        self, make: Callable[..., Callable[..., Any]], *made_of: Any, threads: int
+        self, make: Callable[..., Callable[..., Any]], *make_arguments: Any, threads: int
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(
-            target=_serve, args=(theirs, make, made_of, threads), daemon=True
+            target=_serve, args=(theirs, make, make_arguments, threads), daemon=True
         )
         self.process.start()
         theirs.close()
         self.pipe.recv()
 
-    def __call__(self, *asked: Any) -> Any:
-        self.pipe.send(asked)
+    def __call__(self, *arguments: Any) -> Any:
+        self.pipe.send(arguments)
         return self.pipe.recv()
 
     def __enter__(self) -> Self:
@@ -75,11 +75,13 @@ class Apart:
         self.process.join()
 
 
-def _serve(pipe: Any, make: Callable[..., Any], made_of: tuple[Any, ...], threads: int) -> None:
+def _serve(
+    pipe: Any, make: Callable[..., Any], make_arguments: tuple[Any, ...], threads: int
+) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    measure = make(*made_of)
+    measure = make(*make_arguments)
     pipe.send("ready")
     while True:
         pipe.send(measure(*pipe.recv()))

@@ -1,4 +1,4 @@
-"""Noise-contrastive estimation against maximum likelihood: gradients, time, normalisers.
+"""Noise-contrastive estimation (NCE) and maximum likelihood: gradients, time, normalisers.
 
     python benchmarks/nce.py [--only time,peaked,training,cosine] [--out FILE.json]
     python benchmarks/nce.py --draw FILE.json --figures docs/images
@@ -14,7 +14,7 @@
 - peaked: the same estimators in one context where the model gives three rare tokens most of its
   mass.
 - time: the output layer alone, loss and gradient, by vocabulary size; and Adam's step over its
-  weights, which is the same for all, since the gradient of a table is as large as it.
+  weights, whose time does not depend on the loss, since the gradient of the embedding is dense.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from nce_figures import draw
+from nce_figures import plot_figures
 from nce_times import POSITIONS, SAMPLES, SEED, SHARED, SIZES, TIME_WIDTH, measure_times
 from torch import Tensor
 
@@ -55,11 +55,11 @@ from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import TrainingData, gradient_accumulation_groups, training_data
 from lmlab.training.system_building import build_system
 
-STEPS, RATE, WIDTH = 300, 5e-3, 64
+STEPS, LEARNING_RATE, WIDTH = 300, 5e-3, 64
 MIN_COUNT = 10
 HELD_OUT = 8
-"""Batches of held-out glosses."""
-WAYS: dict[str, dict[str, Any]] = {
+"""Number of held-out batches."""
+OBJECTIVES: dict[str, dict[str, Any]] = {
     "maximum likelihood": {},
     "nce, log Z fixed": {"objective": "nce"},
     "nce, log Z learned": {"objective": "nce", "log_z": "learned"},
@@ -67,9 +67,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "importance": {"objective": "importance"},
     "sampled softmax": {"objective": "sampled-softmax"},
 }
-FIXED = "maximum likelihood, Z fixed at 1"
+FIXED_Z = "maximum likelihood, Z fixed at 1"
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-DRAWN_KS, DRAWS = (4, 16, 64, 256), 24
+SAMPLED_KS, REPEATS = (4, 16, 64, 256), 24
 
 
 def make_data() -> tuple[TrainingData, Vocabulary]:
@@ -80,23 +80,23 @@ def make_data() -> tuple[TrainingData, Vocabulary]:
 
 
 def make_system(data: TrainingData, vocabulary: Vocabulary, **settings: Any) -> Assembly:
-    words = {"width": WIDTH, "dropout": 0.0, "noise_samples": SAMPLES, **settings}
-    system = build_system("lstm", words, vocabulary, seed=SEED)
+    merged = {"width": WIDTH, "dropout": 0.0, "noise_samples": SAMPLES, **settings}
+    system = build_system("lstm", merged, vocabulary, seed=SEED)
     assert isinstance(system, Assembly)
-    # All see the data, so that their biases are initialised alike.
-    law = NoiseDistribution(vocabulary, power=1.0)
-    law.count(data.flat()[0])
+    # The same output bias for all objectives: unigram log-probabilities.
+    unigram = NoiseDistribution(vocabulary, power=1.0)
+    unigram.count(data.flat()[0])
     system.setup_data(*data.flat())
-    system.initialise_logits(law.log_probs())
+    system.initialise_logits(unigram.log_probs())
     return system
 
 
-def scores_as_loss(system: Assembly, batch: Batch) -> tuple[Tensor, Tensor]:
-    """-s(w | h) summed: the log-likelihood, if its normaliser were one whatever the scores."""
+def unnormalised_loss(system: Assembly, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Summed -s(w | h): the negative log-likelihood under the false assumption that Z = 1."""
     view = system.objective.view(batch)
-    hidden, places = system.hidden(view), prediction_mask(view)
+    hidden, mask = system.hidden(view), prediction_mask(view)
     assert view.targets is not None
-    scores = system.scores(hidden, places, view.targets[places][:, None])
+    scores = system.scores(hidden, mask, view.targets[mask][:, None])
     return -scores.sum(), torch.tensor(float(len(scores)))
 
 
@@ -119,82 +119,82 @@ def train_one(
     """Adam with a decaying learning rate; exact losses and log Z during and after training."""
     system = make_system(data, vocabulary, **settings)
     assert data.held_out is not None
-    watched = list(islice(data.held_out.epoch(0), HELD_OUT))
-    optimizer = torch.optim.Adam(system.parameters(), lr=RATE)
+    held_out_batches = list(islice(data.held_out.epoch(0), HELD_OUT))
+    optimizer = torch.optim.Adam(system.parameters(), lr=LEARNING_RATE)
     generator = torch.Generator().manual_seed(SEED)
-    course, began = [], time.perf_counter()
+    curve, start = [], time.perf_counter()
     for step, (batch,) in enumerate(
         gradient_accumulation_groups(data.train, epoch=0, position=0, size=1)
     ):
         if step % 50 == 0 or step == STEPS:
             system.eval()
-            spread = normalisers(system, watched)
-            course.append(
+            log_z = normalisers(system, held_out_batches)
+            curve.append(
                 {
                     "step": step,
-                    "held_out": held_out_loss(system, watched),
-                    "log_z": float(spread.mean()),
-                    "spread": float(spread.std()),
+                    "held_out": held_out_loss(system, held_out_batches),
+                    "log_z": float(log_z.mean()),
+                    "spread": float(log_z.std()),
                 }
             )
             system.train()
         if step == STEPS:
             break
-        optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
-        if name == FIXED:
-            total, count = scores_as_loss(system, batch)
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / STEPS)
+        if name == FIXED_Z:
+            total, count = unnormalised_loss(system, batch)
         else:
             loss, _ = system.loss(batch, generator=generator)
             total, count = loss.total, loss.count
         optimizer.zero_grad()
         (total / count).backward()
         optimizer.step()
-    record: dict[str, Any] = {"name": name, **course[-1], "course": course}
+    record: dict[str, Any] = {"name": name, **curve[-1], "course": curve}
     if isinstance(system.sampled_loss, NoiseContrastiveEstimation):
         record["learnt_log_z"] = system.sampled_loss.log_z.item()
-    record["seconds"] = time.perf_counter() - began
+    record["seconds"] = time.perf_counter() - start
     return record, system.eval()
 
 
 def flat_gradient(system: Assembly, loss: Tensor) -> Tensor:
-    """The gradient of all weights in one vector, in double so that lengths are exact."""
-    found = torch.autograd.grad(loss, list(system.parameters()), allow_unused=True)
+    """Gradient with respect to all weights as one vector, in double precision."""
+    gradients = torch.autograd.grad(loss, list(system.parameters()), allow_unused=True)
     weights = list(system.parameters())
     return torch.cat(
         [
             (torch.zeros_like(w) if g is None else g).flatten().double()
-            for w, g in zip(weights, found, strict=True)
+            for w, g in zip(weights, gradients, strict=True)
         ]
     )
 
 
-class Enumerated:
+class EnumeratedNCE:
     """NCE with its noise enumerated: all tokens, weighted by their expected counts."""
 
     def __init__(self, system: Assembly, batch: Batch, noise: NoiseDistribution) -> None:
         self.system, self.noise = system, noise
         self.view = system.objective.view(batch)
-        self.places = prediction_mask(self.view)
+        self.mask = prediction_mask(self.view)
         assert self.view.targets is not None
-        self.targets = self.view.targets[self.places]
+        self.targets = self.view.targets[self.mask]
 
     def logits(self) -> Tensor:
-        hidden = self.system.hidden(self.view).values[self.places]
+        hidden = self.system.hidden(self.view).values[self.mask]
         assert isinstance(self.system.emission, Softmax)
-        never = torch.tensor(self.system.vocabulary.unpredictable)
-        return self.system.emission.logits(hidden).index_fill(1, never, -1e9)
+        excluded = torch.tensor(self.system.vocabulary.unpredictable)
+        return self.system.emission.logits(hidden).index_fill(1, excluded, -1e9)
 
-    def likelihood(self) -> Tensor:
+    def likelihood_gradient(self) -> Tensor:
         return flat_gradient(self.system, F.cross_entropy(self.logits(), self.targets))
 
-    def contrast(self, samples: int, *, normalised: bool) -> Tensor:
+    def nce_gradient(self, samples: int, *, normalised: bool) -> Tensor:
         scores = self.logits()
         scores = F.log_softmax(scores, 1) if normalised else scores
         log_noise = self.noise.log_probs().clamp(min=-1e9)
-        odds = scores - log_noise - torch.tensor(float(samples)).log()
-        of_target = F.softplus(-odds.gather(1, self.targets[:, None])).mean()
-        of_noise = samples * (F.softplus(odds) * log_noise.exp()).sum(1).mean()
-        return flat_gradient(self.system, of_target + of_noise)
+        log_odds = scores - log_noise - torch.tensor(float(samples)).log()
+        target_loss = F.softplus(-log_odds.gather(1, self.targets[:, None])).mean()
+        noise_loss = samples * (F.softplus(log_odds) * log_noise.exp()).sum(1).mean()
+        return flat_gradient(self.system, target_loss + noise_loss)
 
 
 def cosine(a: Tensor, b: Tensor) -> float:
@@ -202,42 +202,43 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 def measure_cosines(system: Assembly, batch: Batch, data: TrainingData) -> dict[str, Any]:
-    found: dict[str, Any] = {"ks": KS}
-    for law, power in (("unigram", 1.0), ("uniform", 0.0)):
+    results: dict[str, Any] = {"ks": KS}
+    for noise_name, power in (("unigram", 1.0), ("uniform", 0.0)):
         noise = NoiseDistribution(system.vocabulary, power=power)
         noise.count(data.flat()[0])
-        asked = Enumerated(system, batch, noise)
-        exact = asked.likelihood()
-        for word, normalised in (("normalised", True), ("plain", False)):
-            each = [cosine(asked.contrast(k, normalised=normalised), exact) for k in KS]
-            found[f"{law} noise, {word} scores"] = each
-            print(f"  {law:8} {word:10}", " ".join(f"{value:.4f}" for value in each), flush=True)
-    return found
+        enumerated = EnumeratedNCE(system, batch, noise)
+        exact = enumerated.likelihood_gradient()
+        for score_name, normalised in (("normalised", True), ("plain", False)):
+            cosines = [cosine(enumerated.nce_gradient(k, normalised=normalised), exact) for k in KS]
+            results[f"{noise_name} noise, {score_name} scores"] = cosines
+            values = " ".join(f"{value:.4f}" for value in cosines)
+            print(f"  {noise_name:8} {score_name:10}", values, flush=True)
+    return results
 
 
 def measure_variance(system: Assembly, batch: Batch, data: TrainingData) -> list[dict[str, Any]]:
     """Variance of each estimator over noise samples, and the bias of its mean."""
     noise = NoiseDistribution(system.vocabulary, power=1.0)
     noise.count(data.flat()[0])
-    exact = Enumerated(system, batch, noise).likelihood()
+    exact = EnumeratedNCE(system, batch, noise).likelihood_gradient()
     records = []
-    for samples in DRAWN_KS:
-        words: dict[str, Any] = {"samples": samples, "shared": False}
+    for samples in SAMPLED_KS:
+        options: dict[str, Any] = {"samples": samples, "shared": False}
         estimators: dict[str, NoiseSampledLoss] = {
-            "nce": NoiseContrastiveEstimation(noise, **words),
-            "importance": ImportanceSampledSoftmax(noise, **words),
-            "sampled softmax": SampledSoftmax(noise, **words),
+            "nce": NoiseContrastiveEstimation(noise, **options),
+            "importance": ImportanceSampledSoftmax(noise, **options),
+            "sampled softmax": SampledSoftmax(noise, **options),
         }
-        for name, contrast in estimators.items():
-            drawn = draws_of(system, contrast, batch)
-            mean = drawn.mean(0)
-            spread = float((drawn - mean).square().sum(1).sum() / (DRAWS - 1))
+        for name, sampled_loss in estimators.items():
+            gradients = sampled_gradients(system, sampled_loss, batch)
+            mean = gradients.mean(0)
+            variance = float((gradients - mean).square().sum(1).sum() / (REPEATS - 1))
             record = {
                 "estimator": name,
                 "k": samples,
-                "variance": spread / float(exact.square().sum()),
-                "own_variance": spread / float(mean.square().sum()),
-                "cosine_of_a_draw": statistics.mean(cosine(one, exact) for one in drawn),
+                "variance": variance / float(exact.square().sum()),
+                "own_variance": variance / float(mean.square().sum()),
+                "cosine_of_a_draw": statistics.mean(cosine(g, exact) for g in gradients),
                 "cosine_of_the_mean": cosine(mean, exact),
             }
             records.append(record)
@@ -245,19 +246,19 @@ def measure_variance(system: Assembly, batch: Batch, data: TrainingData) -> list
     return records
 
 
-def draws_of(system: Assembly, contrast: NoiseSampledLoss, batch: Batch) -> Tensor:
-    """(draws, weights) gradients of the mean loss, each with its own noise."""
-    found = []
-    for seed in range(DRAWS):
-        network = SampledLossNetwork(system, contrast, torch.Generator().manual_seed(seed))
+def sampled_gradients(system: Assembly, sampled_loss: NoiseSampledLoss, batch: Batch) -> Tensor:
+    """(repeats, weights) gradients of the mean loss, each with fresh noise samples."""
+    gradients = []
+    for seed in range(REPEATS):
+        network = SampledLossNetwork(system, sampled_loss, torch.Generator().manual_seed(seed))
         loss, _ = system.objective.loss(network, batch)
-        found.append(flat_gradient(system, loss.mean))
-    return torch.stack(found)
+        gradients.append(flat_gradient(system, loss.mean))
+    return torch.stack(gradients)
 
 
 def measure_peaked(mass: float) -> list[dict[str, Any]]:
     """One context, free scores of 10,000 tokens: the model gives three rare ones `mass` of its
-    probability, the data has one of them and one other, noise follows Zipf's law."""
+    probability, the data has one of them and one other, the noise is Zipfian."""
     size, likely, real = 10_000, [3000, 5000, 7000], [3000, 9000]
     noise = NoiseDistribution(Vocabulary(size=size), power=1.0)
     ranks = torch.arange(1, size + 1)
@@ -267,8 +268,10 @@ def measure_peaked(mass: float) -> list[dict[str, Any]]:
     data = torch.zeros(size)
     data[real] = 1 / len(real)
     exact, q = (p - data).double(), noise.log_probs().exp().double()
-    # Of (1/k) Σ_j p(w_j) / q(w_j) at w_j, the estimate that needs p normalised: by arithmetic.
-    known = float((p.double().square() / q.clamp(min=1e-300)).sum() - p.double().square().sum())
+    # Closed form for importance sampling with known Z: (1/k) Σ_j p(w_j) / q(w_j) at w_j.
+    known_z_variance = float(
+        (p.double().square() / q.clamp(min=1e-300)).sum() - p.double().square().sum()
+    )
     records: list[dict[str, Any]] = []
     for samples in (16, 64, 256, 1024):
         records.append(
@@ -276,23 +279,25 @@ def measure_peaked(mass: float) -> list[dict[str, Any]]:
                 "mass": mass,
                 "estimator": "importance, Z known",
                 "k": samples,
-                "own_variance": known / samples / float(exact.square().sum()),
+                "own_variance": known_z_variance / samples / float(exact.square().sum()),
             }
         )
-        words: dict[str, Any] = {"samples": samples, "shared": False}
-        for name, contrast in {
-            "nce": NoiseContrastiveEstimation(noise, **words),
-            "importance": ImportanceSampledSoftmax(noise, **words),
-            "sampled softmax": SampledSoftmax(noise, **words),
+        options: dict[str, Any] = {"samples": samples, "shared": False}
+        for name, sampled_loss in {
+            "nce": NoiseContrastiveEstimation(noise, **options),
+            "importance": ImportanceSampledSoftmax(noise, **options),
+            "sampled softmax": SampledSoftmax(noise, **options),
         }.items():
-            drawn = score_gradients(contrast, p.log(), real)
-            mean = drawn.mean(0)
+            gradients = score_gradients(sampled_loss, p.log(), real)
+            mean = gradients.mean(0)
             record = {
                 "mass": mass,
                 "estimator": name,
                 "k": samples,
-                "own_variance": float((drawn - mean).square().sum(1).mean() / mean.square().sum()),
-                "cosine_of_a_draw": statistics.mean(cosine(one, exact) for one in drawn),
+                "own_variance": float(
+                    (gradients - mean).square().sum(1).mean() / mean.square().sum()
+                ),
+                "cosine_of_a_draw": statistics.mean(cosine(g, exact) for g in gradients),
                 "cosine_of_the_mean": cosine(mean, exact),
             }
             records.append(record)
@@ -300,29 +305,34 @@ def measure_peaked(mass: float) -> list[dict[str, Any]]:
     return records
 
 
-def score_gradients(contrast: NoiseSampledLoss, log_probs: Tensor, real: list[int]) -> Tensor:
-    """(draws, V) d loss / d scores, each for all real tokens as targets with noise of their own."""
+def score_gradients(sampled_loss: NoiseSampledLoss, log_probs: Tensor, real: list[int]) -> Tensor:
+    """(repeats, V) d loss / d scores, averaged over the real tokens, with fresh noise each."""
     rows, generator = 100, torch.Generator().manual_seed(SEED)
     targets = torch.tensor(real).repeat(rows)[:, None]
-    noise = contrast.noise.sample((len(targets), contrast.samples), generator=generator)
+    noise = sampled_loss.noise.sample((len(targets), sampled_loss.samples), generator=generator)
     tokens = torch.cat([targets, noise], 1)
     scores = log_probs[tokens].requires_grad_()
-    contrast.target_losses(scores, contrast.noise.log_prob(tokens)).sum().backward()
+    sampled_loss.target_losses(scores, sampled_loss.noise.log_prob(tokens)).sum().backward()
     assert scores.grad is not None
-    found = torch.zeros(len(targets), len(log_probs), dtype=torch.double)
-    found.scatter_add_(1, tokens, scores.grad.double())
-    return found.view(rows, len(real), -1).mean(1)
+    gradients = torch.zeros(len(targets), len(log_probs), dtype=torch.double)
+    gradients.scatter_add_(1, tokens, scores.grad.double())
+    return gradients.view(rows, len(real), -1).mean(1)
 
 
-def measure(wanted: list[str], rounds: int) -> dict[str, Any]:
+def measure(parts: list[str], rounds: int) -> dict[str, Any]:
     report: dict[str, Any] = {
         "seed": SEED,
         "threads": torch.get_num_threads(),
         "corpus": f"wordnet, words seen {MIN_COUNT} times or more",
-        "lstm": {"width": WIDTH, "steps": STEPS, "learning_rate": RATE, "noise_samples": SAMPLES},
+        "lstm": {
+            "width": WIDTH,
+            "steps": STEPS,
+            "learning_rate": LEARNING_RATE,
+            "noise_samples": SAMPLES,
+        },
     }
-    began = time.perf_counter()
-    if "time" in wanted:
+    start = time.perf_counter()
+    if "time" in parts:
         print("output layer, seconds")
         report["time"] = {
             "places": POSITIONS,
@@ -331,42 +341,44 @@ def measure(wanted: list[str], rounds: int) -> dict[str, Any]:
             "shared_samples": SHARED,
             "records": [measure_times(size, rounds) for size in SIZES],
         }
-    if "peaked" in wanted:
-        report["peaked"] = [one for mass in (0.5, 0.99) for one in measure_peaked(mass)]
-    if {"training", "cosine"} & set(wanted):
+    if "peaked" in parts:
+        report["peaked"] = [row for mass in (0.5, 0.99) for row in measure_peaked(mass)]
+    if {"training", "cosine"} & set(parts):
         data, vocabulary = make_data()
         report["vocabulary"] = vocabulary.size
-        alone = {"nce, log Z fixed": WAYS["nce, log Z fixed"]}
-        ways = {**WAYS, FIXED: {}} if "training" in wanted else alone
-        records, kept = [], None
-        for name, settings in ways.items():
+        nce_only = {"nce, log Z fixed": OBJECTIVES["nce, log Z fixed"]}
+        objectives = {**OBJECTIVES, FIXED_Z: {}} if "training" in parts else nce_only
+        records, nce_system = [], None
+        for name, settings in objectives.items():
             record, system = train_one(name, settings, data, vocabulary)
-            kept = copy.deepcopy(system) if name == "nce, log Z fixed" else kept
+            nce_system = copy.deepcopy(system) if name == "nce, log Z fixed" else nce_system
             records.append(record)
-            shown = {key: value for key, value in record.items() if key != "course"}
-            print(json.dumps(shown), flush=True)
+            without_curve = {key: value for key, value in record.items() if key != "course"}
+            print(json.dumps(without_curve), flush=True)
         report["training"] = records
-    if "cosine" in wanted:
-        assert kept is not None
+    if "cosine" in parts:
+        assert nce_system is not None
         batch = next(iter(data.train.epoch(1)))
         report["batch_tokens"] = batch.count
-        report["cosine"] = measure_cosines(kept, batch, data)
-        report["variance"] = measure_variance(kept, batch, data)
-    report["seconds"] = {",".join(wanted): time.perf_counter() - began}
+        report["cosine"] = measure_cosines(nce_system, batch, data)
+        report["variance"] = measure_variance(nce_system, batch, data)
+    report["seconds"] = {",".join(parts): time.perf_counter() - start}
     return report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="time,peaked,training,cosine")
+    parser.add_argument(
+        "--only", default="time,peaked,training,cosine", help="parts to measure, comma-separated"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="a record to plot instead of measuring")
+    parser.add_argument("--draw", type=Path, help="plot this record instead of measuring")
     parser.add_argument("--figures", type=Path, default=Path("docs/images"))
     options = parser.parse_args()
     if options.draw:
-        return draw(json.loads(options.draw.read_text(encoding="utf-8")), options.figures)
+        return plot_figures(json.loads(options.draw.read_text("utf-8")), options.figures)
     torch.set_num_threads(options.threads)
     retain_freed_memory()
     report = measure(options.only.split(","), options.rounds)
@@ -375,9 +387,9 @@ def main() -> None:
         f"--threads {options.threads}"
     )
     if options.out:
-        before = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
-        took = before.get("seconds", {}) | report["seconds"]
-        report = {**before, **report, "seconds": took}  # other parts stay
+        earlier = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
+        seconds = earlier.get("seconds", {}) | report["seconds"]
+        report = {**earlier, **report, "seconds": seconds}  # keep the parts not measured now
         options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 

@@ -3,15 +3,15 @@
     python benchmarks/ngram.py --data DATA [--rounds 7] [--out FILE] [--programs FOLDER]
 
 KenLM's `lmplz`, `build_binary` and `query` are built from its source package on PyPI (by pip, cmake
-and Boost) and kept in the folder `--programs`. The two sides alternate, each on one thread and
-with the same allocator settings; figures are medians, ratios are of medians, and the spread is
-that of the rounds' own ratios.
+and Boost) and cached in the folder `--programs`. The two alternate, each on one thread and with the
+same allocator settings. Reported are medians, the ratio of medians, and the lowest and highest
+ratio of a round.
 
-- fit: `lmplz` from a text file to an ARPA file that is thrown away (it can't stop earlier), ours
-  from the same file to tables in memory, and from ids that the laboratory has already.
-- score: `query` on a binary model with its loading time taken off, from text; ours from contexts
-  of ids in batches, as a system asks its emission, and from text.
-- perplexity: of PTB's test text and of multi30k's validation text, with unknown words and without.
+- fit: `lmplz` from a text file to an ARPA file that is discarded (it can't stop earlier); ours from
+  the same file to tables in memory, and from token ids.
+- score: `query` on a binary model, from text, minus its loading time; ours from batches of context
+  ids, as a system calls its emission, and from text.
+- perplexity: on PTB's test and multi30k's validation split, with unknown words and without.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ ORDER = 5
 KENLM = "kenlm==0.3.0"
 PROGRAMS = ("lmplz", "build_binary", "query")
 ROWS = 2**14
-"""Contexts in a batch."""
+"""Contexts per batch."""
 REPEATS = 12
 """Repetitions of the test text per round: about a million tokens."""
-UNKNOWN, START, END, NOTHING = 1, 2, 3, -1
+UNKNOWN, START, END, NO_TOKEN = 1, 2, 3, -1
 PEER_SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD),
@@ -82,25 +82,25 @@ def _run(*command: str) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
+        message = getattr(error, "stderr", None) or str(error)
         raise SystemExit(
-            f"{said[-2000:]}\nKenLM's programs could not be built: `{' '.join(command)}` failed. "
-            "They need pip, a C++ compiler, cmake and Boost; on Debian `apt-get install g++ cmake "
-            "libboost-program-options-dev libboost-system-dev libboost-thread-dev "
+            f"{message[-2000:]}\nKenLM's programs could not be built: `{' '.join(command)}` "
+            "failed. They need pip, a C++ compiler, cmake and Boost; on Debian `apt-get install "
+            "g++ cmake libboost-program-options-dev libboost-system-dev libboost-thread-dev "
             "libboost-test-dev zlib1g-dev libbz2-dev liblzma-dev`."
         ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """A corpus as files that both sides read, a sentence a line."""
+    """Training and test file for both sides, one sentence per line."""
 
     train: Path
     test: Path
 
     @classmethod
     def prepare(cls, train: Path, test: Path, scratch: Path) -> Texts:
-        """`lmplz` refuses the word <unk>, which PTB has; it is renamed for both sides."""
+        """Copy the files with <unk> renamed, since `lmplz` refuses that word, which PTB has."""
         for source, name in ((train, "train"), (test, "test")):
             text = source.read_text(encoding="utf-8").replace("<unk>", "UNK")
             (scratch / name).write_text(text, encoding="utf-8")
@@ -108,7 +108,7 @@ class Texts:
 
 
 class Kenlm:
-    """The peer: its programs, and the model they made."""
+    """KenLM: its programs, and the model built by them."""
 
     def __init__(self, programs: Path, texts: Texts, scratch: Path) -> None:
         self.programs, self.texts = programs, texts
@@ -119,19 +119,19 @@ class Kenlm:
         self.long_test.write_bytes(texts.test.read_bytes() * REPEATS)
 
     def _program(self, name: str, *arguments: str, text: Path | None = None) -> str:
-        with open(text or os.devnull, "rb") as given:
-            done = subprocess.run(
+        with open(text or os.devnull, "rb") as stdin:
+            completed = subprocess.run(
                 [str(self.programs / name), *arguments],
-                stdin=given,
+                stdin=stdin,
                 capture_output=True,
                 check=True,
                 env={**os.environ, **PEER_SETTINGS},
             )
-        return done.stdout.decode()
+        return completed.stdout.decode()
 
     def _lmplz(self, arpa: Path | str) -> None:
-        texts = ("--text", str(self.texts.train), "--arpa", str(arpa))
-        self._program("lmplz", "-o", str(ORDER), "-S", "2G", *texts)
+        files = ("--text", str(self.texts.train), "--arpa", str(arpa))
+        self._program("lmplz", "-o", str(ORDER), "-S", "2G", *files)
 
     def fit(self) -> None:
         self._lmplz(os.devnull)
@@ -140,33 +140,33 @@ class Kenlm:
         self._program("query", "-v", "summary", str(self.model))
 
     def score(self) -> int:
-        """Score the test text many times; the number of tokens."""
-        said = self._program("query", "-v", "summary", str(self.model), text=self.long_test)
-        return int(re.search(r"Tokens:\s+(\d+)", said)[1])  # type: ignore[index]
+        """Score the repeated test text and return the number of tokens."""
+        output = self._program("query", "-v", "summary", str(self.model), text=self.long_test)
+        return int(re.search(r"Tokens:\s+(\d+)", output)[1])  # type: ignore[index]
 
     def perplexities(self) -> tuple[float, float]:
-        said = self._program("query", "-v", "summary", str(self.model), text=self.texts.test)
-        with_unknown, without = re.findall(r"OOVs:\s+([\d.]+)\n(?!Tokens)", said)[:2]
+        output = self._program("query", "-v", "summary", str(self.model), text=self.texts.test)
+        with_unknown, without = re.findall(r"OOVs:\s+([\d.]+)\n(?!Tokens)", output)[:2]
         return float(with_unknown), float(without)
 
 
 class Ours:
-    """The laboratory's side of the same work."""
+    """lmlab's n-gram table for the same operations."""
 
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
         self.train = self._encode_train()
         self.table = self.fit_ids()
         self.contexts, self.targets = self._contexts(texts.test)
-        self.many = (self.contexts.repeat(REPEATS, 1), self.targets.repeat(REPEATS))
+        self.repeated_test = (self.contexts.repeat(REPEATS, 1), self.targets.repeat(REPEATS))
 
     def _encode_train(self) -> tuple[np.ndarray, np.ndarray]:
-        self.ids = {symbol: i for i, symbol in enumerate(SPECIAL_TOKENS)}
-        add, sequences, offsets = self.ids.setdefault, [], [0]
+        self.ids = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
+        add_word, sequences, offsets = self.ids.setdefault, [], [0]
         with self.texts.train.open(encoding="utf-8") as lines:
             for line in lines:
                 sequences.append(START)
-                sequences.extend([add(word, len(self.ids)) for word in line.split()])
+                sequences.extend([add_word(word, len(self.ids)) for word in line.split()])
                 sequences.append(END)
                 offsets.append(len(sequences))
         return np.array(sequences), np.array(offsets)
@@ -174,7 +174,7 @@ class Ours:
     def fit_ids(self) -> NgramTable:
         table = NgramTable(ORDER, Vocabulary(size=len(self.ids)))
         table.fit(*self.train)
-        _ = table.model  # the index is part of being ready
+        _ = table.model  # builds the index, which is part of fitting
         return table
 
     def fit_text(self) -> None:
@@ -182,22 +182,22 @@ class Ours:
         self.fit_ids()
 
     def _contexts(self, path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-        """Contexts (N, 4) and targets (N,) of a text, sentence by sentence."""
-        padding = [NOTHING] * (ORDER - 2) + [START]
-        find, stream = self.ids.get, []
+        """Contexts (N, 4) and targets (N,) of all sentences of a file."""
+        padding = [NO_TOKEN] * (ORDER - 2) + [START]
+        get_id, stream = self.ids.get, []
         with path.open(encoding="utf-8") as lines:
             for line in lines:
                 stream += padding
-                stream.extend([find(word, UNKNOWN) for word in line.split()])
+                stream.extend([get_id(word, UNKNOWN) for word in line.split()])
                 stream.append(END)
-        tokens = torch.tensor([NOTHING, *stream])
+        tokens = torch.tensor([NO_TOKEN, *stream])
         windows = tokens.unfold(0, ORDER, 1)
-        predicted = (windows[:, -1] != NOTHING) & (windows[:, -1] != START)
-        windows = windows[predicted]
+        is_target = (windows[:, -1] != NO_TOKEN) & (windows[:, -1] != START)
+        windows = windows[is_target]
         return windows[:, :-1].contiguous(), windows[:, -1].contiguous()
 
     def score_ids(self) -> int:
-        contexts, targets = self.many
+        contexts, targets = self.repeated_test
         for first in range(0, len(targets), ROWS):
             rows = slice(first, first + ROWS)
             self.table.log_prob(contexts[rows], targets[rows])
@@ -219,52 +219,56 @@ class Ours:
         return math.exp(-log_probs.mean().item()), math.exp(-known.mean().item())
 
 
-def seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
 
 
 def ratio(ours: list[float], peer: list[float]) -> dict[str, float]:
-    """Medians of both sides, their ratio, and the spread of the rounds' own ratios."""
-    each = [a / b for a, b in zip(ours, peer, strict=True)]
+    """Medians of both sides, their ratio, and the lowest and highest ratio of a round."""
+    ratios = [a / b for a, b in zip(ours, peer, strict=True)]
     return {
         "ours": statistics.median(ours),
         "kenlm": statistics.median(peer),
         "ratio": statistics.median(ours) / statistics.median(peer),
-        "lowest": min(each),
-        "highest": max(each),
+        "lowest": min(ratios),
+        "highest": max(ratios),
     }
 
 
 def compare_speed(ours: Ours, kenlm: Kenlm, rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds to fit (less is better) and tokens per second (more is better) of both."""
-    found: dict[str, list[float]] = {}
+    """Fitting time in seconds and scoring speed in tokens per second of both sides."""
+    measurements: dict[str, list[float]] = {}
 
-    def note(name: str, value: float) -> None:
-        found.setdefault(name, []).append(value)
+    def record(name: str, value: float) -> None:
+        measurements.setdefault(name, []).append(value)
 
     for _ in range(rounds):
-        note("fit from text", seconds(ours.fit_text))
-        note("lmplz", seconds(kenlm.fit))
-        note("fit from ids", seconds(ours.fit_ids))
-        loading = seconds(kenlm.load)
+        record("fit from text", seconds(ours.fit_text))
+        record("lmplz", seconds(kenlm.fit))
+        record("fit from ids", seconds(ours.fit_ids))
+        loading_seconds = seconds(kenlm.load)
         tokens = len(ours.targets) * REPEATS
-        note("query", tokens / (seconds(kenlm.score) - loading))
-        note("score from ids", tokens / seconds(ours.score_ids))
-        note("score from text", tokens / seconds(ours.score_text))
+        record("query", tokens / (seconds(kenlm.score) - loading_seconds))
+        record("score from ids", tokens / seconds(ours.score_ids))
+        record("score from text", tokens / seconds(ours.score_text))
     return {
-        "fit from text, s": ratio(found["fit from text"], found["lmplz"]),
-        "fit from ids, s": ratio(found["fit from ids"], found["lmplz"]),
-        "score from text, tokens/s": ratio(found["score from text"], found["query"]),
-        "score from ids, tokens/s": ratio(found["score from ids"], found["query"]),
+        "fit from text, s": ratio(measurements["fit from text"], measurements["lmplz"]),
+        "fit from ids, s": ratio(measurements["fit from ids"], measurements["lmplz"]),
+        "score from text, tokens/s": ratio(measurements["score from text"], measurements["query"]),
+        "score from ids, tokens/s": ratio(measurements["score from ids"], measurements["query"]),
     }
 
 
 def compare_perplexity(ours: Ours, kenlm: Kenlm) -> dict[str, dict[str, float]]:
     return {
-        f"perplexity {words}": {"ours": mine, "kenlm": theirs, "ratio": mine / theirs}
-        for words, mine, theirs in zip(
+        f"perplexity {label}": {
+            "ours": our_perplexity,
+            "kenlm": peer_perplexity,
+            "ratio": our_perplexity / peer_perplexity,
+        }
+        for label, our_perplexity, peer_perplexity in zip(
             ("with unknown words", "without"),
             ours.perplexities(),
             kenlm.perplexities(),
@@ -285,18 +289,18 @@ def show(title: str, results: dict[str, dict[str, float]]) -> None:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
-    options.add_argument("--rounds", type=int, default=7)
-    options.add_argument("--out", type=Path)
-    options.add_argument("--programs", type=Path, default=default_cache() / "kenlm-0.3.0")
-    chosen = options.parse_args()
-    programs = build_kenlm(chosen.programs)
-    if chosen.data is None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--programs", type=Path, default=default_cache() / "kenlm-0.3.0")
+    options = parser.parse_args()
+    programs = build_kenlm(options.programs)
+    if options.data is None:
         raise SystemExit(f"KenLM's programs are in {programs}; give --data to compare with them.")
     torch.set_num_threads(1)
     retain_freed_memory()
-    data = Path(chosen.data)
+    data = Path(options.data)
     corpora = {
         "ptb, test": (data / "ptb" / "train.txt", data / "ptb" / "test.txt"),
         "multi30k, val": (data / "multi30k" / "train.en", data / "multi30k" / "val.en"),
@@ -307,10 +311,10 @@ def main() -> None:
             texts = Texts.prepare(train, test, Path(scratch))
             ours, kenlm = Ours(texts), Kenlm(programs, texts, Path(scratch))
             report[title] = compare_perplexity(ours, kenlm)
-            report[title] |= compare_speed(ours, kenlm, chosen.rounds)
+            report[title] |= compare_speed(ours, kenlm, options.rounds)
             show(title, report[title])
-    if chosen.out:
-        chosen.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

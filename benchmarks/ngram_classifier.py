@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import lmlab
 
-GRAMS = (2, 3)
+MAX_ORDERS = (2, 3)
 PENALTIES = (0.3, 1.0)
-"""C of the logistic regression; it and the longest n-gram are chosen by the validation split."""
-DRAWN = 4096
-"""Samples of the base for the classifier's log Z and for all evaluations of the base."""
+"""C of the logistic regression; it and the maximum order are selected on the validation split."""
+BASE_SAMPLES = 4096
+"""Number of samples of the base for log Z, and for the evaluation of the base."""
 
 
 class NgramClassifier:
-    """A logistic regression on n-grams of the training split against samples of the base.
+    """Logistic regression on n-grams: training texts against samples of the base model.
 
-    log odds(x) = log p_data(x) / p_LM(x), so minus it is a residual energy, whose Z is estimated
-    from fresh samples of the base.
+    The log-odds estimate log p_data(x) / p_LM(x), so their negative is a residual energy, whose Z
+    is estimated from fresh samples of the base.
     """
 
     def __init__(self, base: lmlab.LanguageModel, texts: dict[str, list[str]]) -> None:
@@ -28,63 +28,68 @@ class NgramClassifier:
 
         tokenizer = base.model.tokenizer
         self.tokenizer, self.end = tokenizer, base.model.system.vocabulary.end
-        known = {part: [self.ids(text) for text in split] for part, split in texts.items()}
-        longest = max(map(len, known["train"]))
-        drawing = FrozenBaseLM(base.model.system, max_length=longest)
-        seeds = {"made up": len(known["train"]), "for z": DRAWN, "for test": DRAWN}
-        drawn = {
-            name: drawing.sample_texts(count, generator=generator(1 + number))
-            for number, (name, count) in enumerate(seeds.items())
+        encoded = {part: [self.ids(text) for text in split] for part, split in texts.items()}
+        max_length = max(map(len, encoded["train"]))
+        sampler = FrozenBaseLM(base.model.system, max_length=max_length)
+        sample_counts = {
+            "generated": len(encoded["train"]),
+            "for z": BASE_SAMPLES,
+            "for test": BASE_SAMPLES,
         }
-        self.texts = known | drawn
-        self.chosen = min(
-            (self.fit(longest, penalty) for longest in GRAMS for penalty in PENALTIES),
+        samples = {
+            name: sampler.sample_texts(count, generator=generator(1 + number))
+            for number, (name, count) in enumerate(sample_counts.items())
+        }
+        self.texts = encoded | samples
+        self.selected = min(
+            (self.fit(max_order, penalty) for max_order in MAX_ORDERS for penalty in PENALTIES),
             key=lambda fitted: fitted["validation_loss"],
         )
 
     def ids(self, text: str) -> list[int]:
         return [*self.tokenizer.encode(text), self.end]
 
-    def fit(self, longest: int, penalty: float) -> dict[str, Any]:
-        """Fit one, and its loss on validation texts and equally weighted fresh samples."""
+    def fit(self, max_order: int, penalty: float) -> dict[str, Any]:
+        """Fit a classifier; its loss on validation texts and fresh samples, weighted equally."""
         import numpy as np
         from sklearn.feature_extraction.text import CountVectorizer
         from sklearn.linear_model import LogisticRegression
 
-        grams = CountVectorizer(
-            ngram_range=(1, longest), token_pattern=r"\S+", min_df=2, binary=True
+        vectorizer = CountVectorizer(
+            ngram_range=(1, max_order), token_pattern=r"\S+", min_df=2, binary=True
         )
-        data, made_up = spelled(self.texts["train"]), spelled(self.texts["made up"])
-        features = grams.fit_transform(data + made_up)
-        truth = np.repeat([1, 0], [len(data), len(made_up)])
-        classifier = LogisticRegression(C=penalty, max_iter=200).fit(features, truth)
+        data, generated = id_strings(self.texts["train"]), id_strings(self.texts["generated"])
+        features = vectorizer.fit_transform(data + generated)
+        labels = np.repeat([1, 0], [len(data), len(generated)])
+        classifier = LogisticRegression(C=penalty, max_iter=200).fit(features, labels)
 
-        def odds(texts: list[list[int]]) -> Any:
-            return classifier.decision_function(grams.transform(spelled(texts)))
+        def log_odds(texts: list[list[int]]) -> Any:
+            return classifier.decision_function(vectorizer.transform(id_strings(texts)))
 
-        real, drawn = odds(self.texts["validation"]), odds(self.texts["for z"])
+        real, sampled = log_odds(self.texts["validation"]), log_odds(self.texts["for z"])
         return {
-            "longest_gram": longest,
+            "longest_gram": max_order,
             "penalty": penalty,
-            "validation_loss": (np.logaddexp(0, -real).mean() + np.logaddexp(0, drawn).mean()) / 2,
-            "odds": odds,
+            "validation_loss": (np.logaddexp(0, -real).mean() + np.logaddexp(0, sampled).mean())
+            / 2,
+            "odds": log_odds,
         }
 
     def figures(self) -> dict[str, Any]:
-        """The selected one, with loss and gain on test texts and fresh samples of the base."""
+        """Loss, accuracy and gain of the selected classifier on test texts and fresh samples."""
         import numpy as np
         import torch
 
         from lmlab.models.residual_energy import PartitionEstimate
 
-        odds = self.chosen["odds"]
-        real, drawn = odds(self.texts["test"]), odds(self.texts["for test"])
-        partition = PartitionEstimate.of(torch.from_numpy(-drawn))
+        log_odds = self.selected["odds"]
+        real, sampled = log_odds(self.texts["test"]), log_odds(self.texts["for test"])
+        partition = PartitionEstimate.of(torch.from_numpy(-sampled))
         per_token = len(real) / sum(map(len, self.texts["test"]))
         return {
-            **{name: value for name, value in self.chosen.items() if name != "odds"},
-            "test_loss": (np.logaddexp(0, -real).mean() + np.logaddexp(0, drawn).mean()) / 2,
-            "test_accuracy": ((real > 0).mean() + (drawn < 0).mean()) / 2,
+            **{name: value for name, value in self.selected.items() if name != "odds"},
+            "test_loss": (np.logaddexp(0, -real).mean() + np.logaddexp(0, sampled).mean()) / 2,
+            "test_accuracy": ((real > 0).mean() + (sampled < 0).mean()) / 2,
             "gain_nats_per_token": (real.mean() - partition.high) * per_token,
             "gain_standard_error": {
                 "of_texts": real.std() / math.sqrt(len(real)) * per_token,
@@ -93,8 +98,8 @@ class NgramClassifier:
         }
 
 
-def spelled(texts: Sequence[Sequence[int]]) -> list[str]:
-    """Texts of ids as strings, each with a start symbol."""
+def id_strings(texts: Sequence[Sequence[int]]) -> list[str]:
+    """Sequences of ids as strings, each with a start token."""
     return [" ".join(map(str, ("s", *text))) for text in texts]
 
 

@@ -7,19 +7,20 @@ On `capitals-questions` the answers to test questions were never answers in trai
 the documents `capitals`; on `wordnet-questions` a word is removed from an example, and the
 documents are glosses; `wordnet-few` are the questions about 4,300 synsets and their glosses, for a
 retriever that is too slow for 117,659 (`lmlab import-hf` makes a --base of a published encoder);
-`wordnet-definitions` asks for the words of the same synsets by their definitions, whose glosses
-BM25 retrieves nearly always, so that only copying remains; `wordnet-taught` are the questions of
-`wordnet-few`, and in training those definitions too, from which a decoder may learn to copy. Rows:
+in `wordnet-definitions` the question is the definition of one of these synsets and the answer its
+word; BM25 nearly always retrieves the gloss, so that only copying remains; `wordnet-taught` are the
+questions of `wordnet-few`, with those definitions as additional training data, from which a decoder
+may learn to copy. Rows:
 
 - rag-sequence, rag-token: both marginalisations over the retrieved documents; question encoder and
   decoder are trained (the decoder alone on `wordnet-few` and `wordnet-taught`);
-- best document: RAG with one document, whose retriever gets no gradient and so stays as it was: the
-  base, or without one BM25 on random projections (which among 117,659 glosses is noisy;
-  benchmarks/realm.py has BM25 itself with a reader); `learned places` is the same with a decoder
-  with learned absolute positions, as in BART, instead of relative ones;
+- best document: RAG with one document, so that the retriever gets no gradient: it is the base, or
+  without one BM25 on random projections (noisy with 117,659 glosses; benchmarks/realm.py has exact
+  BM25 with a reader); `learned places` is the same with learned absolute positional embeddings in
+  the decoder, as in BART, instead of relative ones;
 - no documents: the same decoder with one empty document;
-- realm: an answer is a span of a retrieved document, and both encoders are trained; `by default`,
-  with documents embedded again as often as the system's default says.
+- realm: an answer is a span of a retrieved document, and both encoders are trained; `by default`
+  re-embeds the documents as often as the system's default settings say.
 
 Reported: exact match of the first answer on the test questions, and the share of questions whose
 answer occurs in a retrieved document. Records are saved one by one; an interrupted run continues
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from lmlab.retrieval.documents import Document
 
 RESULTS = Path(__file__).parent / "results"
-WRITER = {
+DECODER = {
     "width": 64,
     "layers": 2,
     "heads": 4,
@@ -65,7 +66,7 @@ CORPORA: dict[str, dict[str, Any]] = {
     },
     "wordnet-questions": {
         "documents": "wordnet",
-        # A fraction of an epoch over the 42,491 questions: a minute or two per row.
+        # A fraction of an epoch (42,491 questions): a minute or two per row.
         "budget": {"steps": 150},
         # The longest question has 68 tokens with special tokens, plus a document of 48.
         "settings": {
@@ -98,8 +99,8 @@ CORPORA: dict[str, dict[str, Any]] = {
         "questions": 1000,
     },
 }
-"""For each corpus what is looked up, how long is trained, how REALM embeds the documents anew, and
-how many test questions are asked."""
+"""By corpus: document store, training budget, model settings, REALM's index refresh, and number of
+test questions."""
 COPYING = {
     **CORPORA["wordnet-few"]["settings"],
     "layers": 2,
@@ -110,13 +111,13 @@ COPYING = {
 """Settings with which a decoder learns to copy from scratch."""
 CORPORA["wordnet-taught"] = {
     **CORPORA["wordnet-few"],
-    "asked": {"train": ("examples", "definitions")},
+    "question_kinds": {"train": ("examples", "definitions")},
     "budget": {"steps": 500},
     "settings": COPYING,
 }
 CORPORA["wordnet-definitions"] = {
     **CORPORA["wordnet-few"],
-    "asked": dict.fromkeys(("train", "validation", "test"), ("definitions",)),
+    "question_kinds": dict.fromkeys(("train", "validation", "test"), ("definitions",)),
     "settings": {**COPYING, "length": 160},
 }
 ROWS: dict[str, dict[str, Any]] = {
@@ -143,166 +144,176 @@ def run_one(corpus: str, row: str, seed: int, base: str | None) -> dict[str, Any
     import lmlab
 
     torch.set_num_threads(1)
-    task, asked = CORPORA[corpus], ROWS[row]
+    task, row_spec = CORPORA[corpus], ROWS[row]
     with tempfile.TemporaryDirectory() as folder:
         data, documents = corpus, task.get("documents")
         if "synsets" in task:
-            data, documents = write_few(task["synsets"], task.get("asked", {}), Path(folder))
-        if "documents" in asked:
+            data, documents = write_subset(
+                task["synsets"], task.get("question_kinds", {}), Path(folder)
+            )
+        if "documents" in row_spec:
             path = Path(folder) / "nothing.txt"
-            path.write_text(asked["documents"] + "\n", encoding="utf-8")
+            path.write_text(row_spec["documents"] + "\n", encoding="utf-8")
             documents = str(path)
         started = time.process_time()
         result = finished(
             lmlab.train(
-                asked["system"],
+                row_spec["system"],
                 data=data,
                 tokenizer="wordpiece" if base is None and "synsets" in task else None,
                 documents=documents,
                 base=base,
                 out=Path(folder) / "run",
-                settings=settings_of(task, asked, base),
+                settings=settings_of(task, row_spec, base),
                 seed=seed,
                 quiet=True,
                 **task["budget"],
             )
         )
         seconds = time.process_time() - started
-        found = measure(lmlab.load(result.path), data, task["questions"])
+        metrics = measure(lmlab.load(result.path), data, task["questions"])
     return {
         "corpus": corpus,
         "row": row,
         "seed": seed,
-        "base": named(base),
+        "base": base_name(base),
         "parameters": result.parameters,
         "processor_seconds": round(seconds, 1),
         "validation_nats_per_token": None if math.isinf(result.best) else result.best,
-        **found,
+        **metrics,
     }
 
 
-def write_few(
-    synsets: dict[str, int], asked: dict[str, tuple[str, ...]], folder: Path
+def write_subset(
+    synsets: dict[str, int], question_kinds: dict[str, tuple[str, ...]], folder: Path
 ) -> tuple[str, str]:
-    """Questions about some synsets of each split, evenly spaced, and their glosses.
+    """Write questions about evenly spaced synsets of each split, and their glosses; two paths.
 
-    `asked` are the kinds of questions of a split, by default examples.
+    `question_kinds` are the kinds of questions by split, by default examples.
     """
     from lmlab.data.corpus import open_corpus
     from lmlab.retrieval.documents import Documents, gloss_documents
 
-    every, kept = gloss_documents(), []
+    all_glosses, all_names = gloss_documents(), []
     rows = folder / "rows"
     rows.mkdir()
     for split, count in synsets.items():
         questions = list(open_corpus("wordnet-questions").split(split))
-        names = list(dict.fromkeys(str(each.name) for each in questions))
-        chosen = names[:: max(1, len(names) // count)][:count]
-        kept += chosen
-        sorts = {
-            "examples": [(q.condition, q.text) for q in questions if q.name in set(chosen)],
-            "definitions": [defined(every[every.numbers[name]]) for name in chosen],
+        names = list(dict.fromkeys(str(example.name) for example in questions))
+        selected = names[:: max(1, len(names) // count)][:count]
+        all_names += selected
+        pairs_by_kind = {
+            "examples": [(q.condition, q.text) for q in questions if q.name in set(selected)],
+            "definitions": [
+                definition_question(all_glosses[all_glosses.numbers[name]]) for name in selected
+            ],
         }
-        pairs = [pair for sort in asked.get(split, ("examples",)) for pair in sorts[sort]]
-        lines = [json.dumps({"source": asks, "target": word}) + "\n" for asks, word in pairs]
+        pairs = [
+            pair
+            for kind in question_kinds.get(split, ("examples",))
+            for pair in pairs_by_kind[kind]
+        ]
+        lines = [
+            json.dumps({"source": question, "target": answer}) + "\n" for question, answer in pairs
+        ]
         (rows / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     glosses = folder / "glosses.jsonl"
-    documents = Documents(every[every.numbers[name]] for name in kept)
+    documents = Documents(all_glosses[all_glosses.numbers[name]] for name in all_names)
     glosses.write_bytes(gzip.decompress(documents.to_bytes()))
     return str(rows), str(glosses)
 
 
-def defined(gloss: Document) -> tuple[str, str]:
-    """The definition of a gloss document without its words, and the first of these."""
+def definition_question(gloss: Document) -> tuple[str, str]:
+    """Question and answer from a gloss document: its definition, and the first of its words."""
     words, _, definition = gloss.text.partition(" : ")
     return definition, words.split(" , ")[0]
 
 
-def named(base: str | None) -> str | None:
-    """The name of a base in a record: that of its folder."""
+def base_name(base: str | None) -> str | None:
+    """Name of a base in records: its folder's."""
     return None if base is None else Path(base).name
 
 
-def settings_of(task: dict[str, Any], asked: dict[str, Any], base: str | None) -> dict[str, Any]:
-    """Settings of a row; REALM has the sizes of its base, whose weights it copies."""
-    own = task.get("realm" if asked["system"] == "realm" else "rag", {})
-    every = {**WRITER, **task["settings"], **own, **asked.get("settings", {})}
-    bases = SIZES if base is not None and asked["system"] == "realm" else ()
-    return {name: value for name, value in every.items() if name not in bases}
+def settings_of(task: dict[str, Any], row_spec: dict[str, Any], base: str | None) -> dict[str, Any]:
+    """Settings of a row, without sizes where REALM copies the weights of its base."""
+    system_settings = task.get("realm" if row_spec["system"] == "realm" else "rag", {})
+    merged = {**DECODER, **task["settings"], **system_settings, **row_spec.get("settings", {})}
+    inherited = SIZES if base is not None and row_spec["system"] == "realm" else ()
+    return {name: value for name, value in merged.items() if name not in inherited}
 
 
-def measure(model: Any, corpus: str, questions: int) -> dict[str, Any]:
+def measure(model: Any, corpus: str, count: int) -> dict[str, Any]:
     """Exact match and retrieval recall of the answer on the test split."""
     from lmlab.data.corpus import open_corpus
 
-    every = list(open_corpus(corpus).split("test"))
-    rows = every[:: max(1, len(every) // questions)][:questions]
-    asked = [str(row.condition) for row in rows]
-    longest = {"max_length": 8} if hasattr(model.system, "decoding_methods") else {}
-    answered = model.ask(asked, **longest)
-    right = [each.text == row.text for each, row in zip(answered, rows, strict=True)]
-    held = [
+    examples = list(open_corpus(corpus).split("test"))
+    rows = examples[:: max(1, len(examples) // count)][:count]
+    questions = [str(row.condition) for row in rows]
+    options = {"max_length": 8} if hasattr(model.system, "decoding_methods") else {}
+    answers = model.ask(questions, **options)
+    correct = [answer.text == row.text for answer, row in zip(answers, rows, strict=True)]
+    answer_retrieved = [
         any(f" {row.text} " in f" {document} " for document in documents)
-        for row, documents in zip(rows, documents_found(model, asked), strict=True)
+        for row, documents in zip(rows, retrieved_texts(model, questions), strict=True)
     ]
     return {
         "questions": len(rows),
-        "exact_match": sum(right) / len(right),
-        "document_found": sum(held) / len(held),
+        "exact_match": sum(correct) / len(correct),
+        "document_found": sum(answer_retrieved) / len(answer_retrieved),
     }
 
 
-def documents_found(model: Any, questions: list[str]) -> list[list[str]]:
-    """The texts of all documents retrieved for each question."""
+def retrieved_texts(model: Any, questions: list[str]) -> list[list[str]]:
+    """Texts of the retrieved documents, per question."""
     import torch
 
     from lmlab.core.batch import Batch
 
-    system, found = model.system, []
-    symbols = system.vocabulary
+    system, texts = model.system, []
+    vocabulary = system.vocabulary
     for question in questions:
-        ids = [symbols.start, *model.tokenizer.encode(question), symbols.end]
+        ids = [vocabulary.start, *model.tokenizer.encode(question), vocabulary.end]
         with torch.no_grad():
-            numbers = system.retrieve(Batch.collate([ids], pad=symbols.pad)).numbers[0]
-        found.append([system.documents[n].text for n in numbers.tolist() if n >= 0])
-    return found
+            numbers = system.retrieve(Batch.collate([ids], pad=vocabulary.pad)).numbers[0]
+        texts.append([system.documents[n].text for n in numbers.tolist() if n >= 0])
+    return texts
 
 
 def summary(records: list[dict[str, Any]]) -> list[str]:
     """One line per row, corpus and base: mean and spread over seeds."""
     lines = []
     names = ("corpus", "row", "base")
-    for key in dict.fromkeys(tuple(each[name] for name in names) for each in records):
-        same = [each for each in records if tuple(each[name] for name in names) == key]
+    for key in dict.fromkeys(tuple(record[name] for name in names) for record in records):
+        group = [record for record in records if tuple(record[name] for name in names) == key]
         corpus, row, base = key
-        told = []
+        metrics = []
         for name in ("exact_match", "document_found"):
-            values = [each[name] for each in same]
+            values = [record[name] for record in group]
             spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-            told.append(f"{name} {statistics.mean(values):.3f}{spread}")
+            metrics.append(f"{name} {statistics.mean(values):.3f}{spread}")
         on = "" if base is None else f" on {base}"
-        lines.append(f"{corpus}, {row}{on} ({len(same)} seeds): {', '.join(told)}")
+        lines.append(f"{corpus}, {row}{on} ({len(group)} seeds): {', '.join(metrics)}")
     return lines
 
 
-def draw(records: list[dict[str, Any]], path: Path) -> None:
-    """Plot exact match of each row, one point per seed, one panel per corpus."""
+def plot(records: list[dict[str, Any]], path: Path) -> None:
+    """Plot exact match by row, one point per seed, one panel per corpus."""
     import matplotlib
 
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    corpora = list(dict.fromkeys(each["corpus"] for each in records))
+    corpora = list(dict.fromkeys(record["corpus"] for record in records))
     figure, panels = plt.subplots(
         1, len(corpora), figsize=(5 * len(corpora), 2.6), squeeze=False, layout="constrained"
     )
     for panel, corpus in zip(panels[0], corpora, strict=True):
-        same = [each for each in records if each["corpus"] == corpus]
-        rows = list(dict.fromkeys(each["row"] for each in same))[::-1]
-        for place, row in enumerate(rows):
-            values = [each["exact_match"] for each in same if each["row"] == row]
-            panel.plot(values, [place] * len(values), "o", color="#555555", alpha=0.6)
-            panel.plot([statistics.mean(values)], [place], "|", color="black", markersize=18)
+        corpus_records = [record for record in records if record["corpus"] == corpus]
+        rows = list(dict.fromkeys(record["row"] for record in corpus_records))[::-1]
+        for y, row in enumerate(rows):
+            values = [record["exact_match"] for record in corpus_records if record["row"] == row]
+            panel.plot(values, [y] * len(values), "o", color="#555555", alpha=0.6)
+            panel.plot([statistics.mean(values)], [y], "|", color="black", markersize=18)
         panel.set_yticks(range(len(rows)), rows)
         panel.set_xlim(-0.02, 1.02)
         panel.set_xlabel(f"exact match on {corpus}, test")
@@ -312,26 +323,26 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", default="capitals-questions", choices=list(CORPORA))
-    parser.add_argument("--rows", default=",".join(ROWS), help="comma-separated rows")
+    parser.add_argument("--rows", default=",".join(ROWS), help="rows to run, comma-separated")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--base", help="a run of dpr, for the rows with retrieval")
+    parser.add_argument("--base", help="run of dpr that initialises the retriever")
     parser.add_argument("--out", type=Path, default=RESULTS / "open_questions.json")
-    parser.add_argument("--draw", type=Path, help="plot a record instead")
+    parser.add_argument("--draw", type=Path, help="plot this record instead of running")
     parser.add_argument("--figure", type=Path, default=RESULTS / "open_questions.svg")
-    given = parser.parse_args()
-    if given.draw is not None:
-        draw(json.loads(given.draw.read_text(encoding="utf-8")), given.figure)
+    options = parser.parse_args()
+    if options.draw is not None:
+        plot(json.loads(options.draw.read_text(encoding="utf-8")), options.figure)
         return
-    records = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else []
+    records = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
     done = {(r["corpus"], r["row"], r["seed"], r["base"]) for r in records}
-    for seed in range(given.seeds):
-        for row in given.rows.split(","):
-            base = None if row == "no documents" else given.base
-            if (given.corpus, row, seed, named(base)) in done:
+    for seed in range(options.seeds):
+        for row in options.rows.split(","):
+            base = None if row == "no documents" else options.base
+            if (options.corpus, row, seed, base_name(base)) in done:
                 continue
-            records.append(run_one(given.corpus, row, seed, base))
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+            records.append(run_one(options.corpus, row, seed, base))
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
             print(json.dumps(records[-1]), file=sys.stderr, flush=True)
     print("\n".join(summary(records)))
 

@@ -1,9 +1,9 @@
-"""Single-hop baselines for CogQA: readers of the question's entities, or of BM25's paragraphs.
+"""Single-hop baselines for CogQA: span extraction from the named entities' or BM25's paragraphs.
 
-The same encoder and pointers as system 1's, trained on the same questions; but a paragraph is read
-without clues, only the answer pointers are trained, and the most probable span of all paragraphs
-read is the answer. The answer to an alternative question is one of the two entities that it names,
-as in CogQA. Yes or no is no span, so such a question is answered by "yes".
+The encoder and pointers are those of system 1, trained on the same questions; but paragraphs are
+encoded without clues, only the answer pointers are trained, and the answer is the most probable
+span of all paragraphs. The answer to an alternative question is one of the two entities that it
+names, as in CogQA. Yes-no questions have no answer span and are answered by "yes".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lmlab.training.run_folder import RunFolder, TrainedModel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlainReader:
-    """Reads each paragraph by itself; `index` retrieves paragraphs of `names`."""
+    """Extracts answers from single paragraphs; `index` retrieves paragraphs of `names`."""
 
     reader: CogQAReader
     encoder: NodeEncoder
@@ -37,61 +37,70 @@ class PlainReader:
     retrieved: int
 
     def retrieve(self, questions: Sequence[str]) -> list[list[str]]:
-        """The entities with the highest-scoring paragraphs per question."""
+        """Entities with the highest-scoring paragraphs, per question."""
         _, numbers = self.index.search(list(questions), self.retrieved)
         return [[self.names[n] for n in row.tolist() if n >= 0] for row in numbers]
 
     def answer_first(self, questions: Sequence[MultihopQuestion]) -> list[str]:
-        """Answers from the paragraphs of the entities that the questions name: one hop."""
-        return self._answer(questions, [list(each.start) for each in questions])
+        """Answers from the paragraphs of the entities named in the questions: one hop."""
+        return self._answer(questions, [list(question.start) for question in questions])
 
     def answer_retrieved(self, questions: Sequence[MultihopQuestion]) -> list[str]:
         """Answers from the paragraphs that BM25 retrieves."""
-        return self._answer(questions, self.retrieve([each.text for each in questions]))
+        return self._answer(questions, self.retrieve([question.text for question in questions]))
 
     def _answer(
-        self, questions: Sequence[MultihopQuestion], read: Sequence[Sequence[str]]
+        self, questions: Sequence[MultihopQuestion], entities: Sequence[Sequence[str]]
     ) -> list[str]:
-        pairs = [(number, name) for number, names in enumerate(read) for name in names]
+        pairs = [(number, name) for number, names in enumerate(entities) for name in names]
         inputs = [
             self.encoder(questions[number].text, "", self.paragraphs.get(name, ""))
             for number, name in pairs
         ]
-        found = self.reader.extract([each.tokens for each in inputs])
-        seen: list[dict[str, Seen]] = [{} for _ in questions]
-        for (number, name), input, each in zip(pairs, inputs, found, strict=True):
+        extractions = self.reader.extract([input.tokens for input in inputs])
+        predictions: list[dict[str, ParagraphPrediction]] = [{} for _ in questions]
+        for (number, name), input, extraction in zip(pairs, inputs, extractions, strict=True):
             best = (0.0, "")
-            for span in each.answers[:1]:
+            for span in extraction.answers[:1]:
                 low, high = input.spans[span.first][0], input.spans[span.last][1]
                 best = span.probability, self.paragraphs[name][low:high]
-            seen[number][name] = Seen(best=best, no_answer_probability=each.no_answer_probability)
-        return [chosen(asked, each) for asked, each in zip(questions, seen, strict=True)]
+            predictions[number][name] = ParagraphPrediction(
+                best=best, no_answer_probability=extraction.no_answer_probability
+            )
+        return [
+            select_answer(question, by_entity)
+            for question, by_entity in zip(questions, predictions, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """The predictions in a paragraph."""
+class ParagraphPrediction:
+    """The prediction from one paragraph."""
 
     best: tuple[float, str]
-    """The most probable span: its probability and words; 0 and none without one."""
+    """Probability and text of the most probable span; 0 and "" if there is none."""
     no_answer_probability: float
     """The probability that there is no answer."""
 
 
-def chosen(asked: MultihopQuestion, seen: Mapping[str, Seen]) -> str:
-    """The answer to a question, by the predictions in the paragraphs read.
+def select_answer(
+    question: MultihopQuestion, predictions: Mapping[str, ParagraphPrediction]
+) -> str:
+    """Select the answer to a question from the predictions by paragraph.
 
-    Which of two: the one whose paragraph holds an answer more likely; one that was not read holds
-    none.
+    Of two alternatives, the one whose paragraph more probably contains an answer; an alternative
+    without a prediction contains none.
     """
-    if asked.kind == "yes-no":
+    if question.kind == "yes-no":
         return "yes"
-    if asked.kind == "alternative":
+    if question.kind == "alternative":
         return min(
-            asked.start[:2],
-            key=lambda name: seen[name].no_answer_probability if name in seen else 1.0,
+            question.start[:2],
+            key=lambda name: (
+                predictions[name].no_answer_probability if name in predictions else 1.0
+            ),
         )
-    return max((each.best for each in seen.values()), default=(0.0, ""))[1]
+    return max((prediction.best for prediction in predictions.values()), default=(0.0, ""))[1]
 
 
 def train_plain_reader(
@@ -105,7 +114,7 @@ def train_plain_reader(
     retrieved: int = 5,
     quiet: bool = True,
 ) -> PlainReader:
-    """A plain reader on a run's system, trained on gold, first and retrieved paragraphs."""
+    """Train a reader on a run's system with gold, first-hop and retrieved paragraphs."""
     reader = CogQAReader(model.system, settings)
     names = tuple(paragraphs)
     plain = PlainReader(
@@ -127,32 +136,38 @@ def train_plain_reader(
         folder=RunFolder(out),
         config=config,
         unit="nats per paragraph",
-        title="a reader without hops",
+        title="a single-hop reader",
         quiet=quiet,
     )
     return plain
 
 
 def plain_examples(plain: PlainReader, rows: Sequence[MultihopRow]) -> Iterator[SpanExample]:
-    """Gold paragraphs with the answer; first and two retrieved ones without."""
-    asked = [row for row in rows if row.kind != "yes-no"]
-    for row, found in zip(asked, plain.retrieve([row.text for row in asked]), strict=True):
-        right = _right(row)
-        others = [*row.start, *(name for name in found if name not in right)][: len(row.start) + 2]
-        for name in dict.fromkeys([*right, *others]):
-            read = plain.encoder(row.text, "", plain.paragraphs.get(name, ""))
-            named = (
+    """Gold paragraphs with answer labels; first-hop and two retrieved ones without."""
+    span_rows = [row for row in rows if row.kind != "yes-no"]
+    for row, retrieved in zip(
+        span_rows, plain.retrieve([row.text for row in span_rows]), strict=True
+    ):
+        gold = gold_entities(row)
+        others = [*row.start, *(name for name in retrieved if name not in gold)][
+            : len(row.start) + 2
+        ]
+        for name in dict.fromkeys([*gold, *others]):
+            encoded = plain.encoder(row.text, "", plain.paragraphs.get(name, ""))
+            answer_span = (
                 find_entity_name(plain.paragraphs.get(name, ""), row.answer)
-                if name in right
+                if name in gold
                 else None
             )
-            places = None if named is None else read.positions_of(*named)
-            if named is None or places is not None:
-                yield SpanExample(input=read, labels=[[], [], *pointer_labels([], places)[2:]])
+            positions = None if answer_span is None else encoded.positions_of(*answer_span)
+            if answer_span is None or positions is not None:
+                yield SpanExample(
+                    input=encoded, labels=[[], [], *pointer_labels([], positions)[2:]]
+                )
 
 
-def _right(row: MultihopRow) -> list[str]:
-    """Entities whose paragraphs hold the answer."""
+def gold_entities(row: MultihopRow) -> list[str]:
+    """Entities whose paragraphs contain the answer."""
     if row.kind == "alternative":
         return [row.answer]
     return [a for a, b in row.path if b == row.answer]

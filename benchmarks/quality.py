@@ -1,11 +1,11 @@
-"""Quality on real text: the recurrent systems and the n-gram under the data protocols.
+"""Test perplexity of the recurrent systems and the n-gram, by data protocol.
 
     python benchmarks/quality.py --data DATA [--only multi30k-l20] [--jobs 2] [--threads 1]
 
 Each cell of the table is one training run by the `lmlab` command, recorded as a JSON file in
-benchmarks/results/quality/ when it is finished; existing cells are not run again, and interrupted
-ones resume. Figures are nats per token on the test split after the last epoch (of the best epoch by
-validation, if the protocol has such a split). `--table` prints them.
+benchmarks/results/quality/ when finished; existing cells are not run again, and interrupted
+ones resume. Results are nats per token on the test split after the last epoch, or after the best
+epoch if the protocol has a validation split. `--table` prints them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import statistics
 
-from cells import RESULTS, Cell, arguments, place_of, read_records, run_cells
+from cells import RESULTS, Cell, arguments, read_records, run_cells, run_environment
 
 RECORDS = RESULTS / "quality"
 
@@ -21,22 +21,22 @@ NOTES = ("--recipe", "notes", "--epochs", "20", "--set", "dropout=0")
 TUNED = ("--recipe", "multi30k")
 RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 SWEEP = ("--recipe", "notes", "--epochs", "2", "--set", "dropout=0")
-"""Learning rates of the sweep: each system gets the best after two epochs."""
+"""Learning-rate sweep: each system is trained with the best rate after two epochs."""
 
 
-def swept_rate(system: str) -> float | None:
-    """The best rate of the sweep, once all of it has been run."""
-    held_out = {}
+def best_rate(system: str) -> float | None:
+    """The best learning rate of the sweep, or None while runs are missing."""
+    rate_by_loss = {}
     for rate in RATES:
         record = RECORDS / f"multi30k-l20.{system}.notes-rate-{rate}.seed0.json"
         if not record.exists():
             return None
-        held_out[json.loads(record.read_text(encoding="utf-8"))["row"]["nats_per_token"]] = rate
-    return held_out[min(held_out)]
+        rate_by_loss[json.loads(record.read_text(encoding="utf-8"))["row"]["nats_per_token"]] = rate
+    return rate_by_loss[min(rate_by_loss)]
 
 
 def sweep() -> list[Cell]:
-    """Two epochs of each system at each learning rate."""
+    """The sweep: two epochs per system and learning rate."""
     return [
         Cell(
             protocol="multi30k-l20",
@@ -51,8 +51,8 @@ def sweep() -> list[Cell]:
 
 
 def cells() -> list[Cell]:
-    """In running order: one seed of everything first, then the other seeds."""
-    table = [
+    """In order of execution: one seed of everything first, then the other seeds."""
+    planned = [
         Cell(protocol="ptb-contiguous", system="ngram", variant="order-5", seed=0, arguments=()),
         Cell(protocol="ptb-sentence", system="ngram", variant="order-5", seed=0, arguments=()),
     ]
@@ -61,8 +61,8 @@ def cells() -> list[Cell]:
             tuned = Cell(
                 protocol="multi30k-l20", system=system, variant="tuned", seed=seed, arguments=TUNED
             )
-            table.append(tuned)
-            if (rate := swept_rate(system)) is not None:
+            planned.append(tuned)
+            if (rate := best_rate(system)) is not None:
                 notes = Cell(
                     protocol="multi30k-l20",
                     system=system,
@@ -70,10 +70,10 @@ def cells() -> list[Cell]:
                     seed=seed,
                     arguments=(*NOTES, "--set", f"learning_rate={rate}"),
                 )
-                table.append(notes)
+                planned.append(notes)
         if seed == 0:
             window = ("--recipe", "multi30k", "--set", "size=5")
-            table.append(
+            planned.append(
                 Cell(
                     protocol="multi30k-l20",
                     system="window",
@@ -83,14 +83,14 @@ def cells() -> list[Cell]:
                 )
             )
     ptb = ("--recipe", "ptb")
-    table.append(
+    planned.append(
         Cell(protocol="ptb-contiguous", system="lstm", variant="200", seed=0, arguments=ptb)
     )
-    return table
+    return planned
 
 
 def print_table() -> None:
-    """Markdown: each protocol, system and variant with its seeds' mean and spread."""
+    """Markdown table: mean and standard deviation over seeds by protocol, system, variant."""
     groups: dict[tuple[str, str, str], list[dict]] = {}
     for result in read_records(RECORDS):
         key = (result["protocol"], result["system"], result["variant"])
@@ -115,10 +115,10 @@ def main() -> None:
     if options.table:
         print_table()
         return
-    place = place_of(options, parser, "quality")
-    for stage in (sweep, cells):  # the rates that the sweep finds are settings of the cells
-        wanted = [cell for cell in stage() if options.only in cell.name]
-        run_cells(wanted, place, options.jobs)
+    environment = run_environment(options, parser, "quality")
+    for stage in (sweep, cells):  # the cells use the best rates of the sweep
+        selected = [cell for cell in stage() if options.only in cell.name]
+        run_cells(selected, environment, options.jobs)
 
 
 if __name__ == "__main__":

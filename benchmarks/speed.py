@@ -1,17 +1,17 @@
-"""Speed and memory as ratios measured in one run, the two sides alternating.
+"""Speed and memory of lmlab relative to a baseline; both sides alternate within one run.
 
     python benchmarks/speed.py --data DATA [--only train,cells,softmax,memory] [--out FILE]
 
 - train: `lstm` training in tokens per second (padding not counted) against a plain PyTorch word
-  LSTM with padded batches of 64 sentences and logits everywhere, as pytorch/examples trains one.
+  LSTM with padded batches of 64 sentences and logits at every position, as in pytorch/examples.
   Same sizes, same optimiser, same threads, same allocator settings for both sides
   (`--default-allocator`: glibc's own, for both).
-- cells: forward and backward time of the cells that loop, with some of their switches off where
-  they have any, over the fused cell's.
-- softmax: the output layer with one buffer over the plain log-softmax.
-- memory: peak resident memory of scoring 100,000 sentences over scoring 1,000.
+- cells: forward and backward time of the cells that loop over time steps, also with some of their
+  switches off, divided by the fused cell's.
+- softmax: time of the output layer with one buffer divided by that of the plain log-softmax.
+- memory: peak resident memory of scoring 100,000 sentences divided by that of scoring 1,000.
 
-`--out` takes over the sections of an earlier file that were not run again.
+Sections of an existing `--out` file that are not run again are retained.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import rate, ratio, taking_turns
+from measuring import measure_alternating, rate, ratio
 from torch import nn
 
 from lmlab.core.allocator import retain_freed_memory
@@ -50,7 +50,7 @@ WIDTH = 128
 
 
 class PlainLSTM(nn.Module):
-    """A plain word LSTM: embedding, LSTM, decoder, logits everywhere."""
+    """A plain word LSTM: embedding, LSTM, decoder, logits at every position."""
 
     def __init__(self, vocabulary_size: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class PlainLSTM(nn.Module):
 
 
 def plain_batches(dataset: TokenDataset, seed: int) -> Iterator[torch.Tensor]:
-    """Sixty-four sentences in random order, padded to the longest of them."""
+    """Batches of 64 sentences in random order, padded to the longest one."""
     order = np.random.default_rng(seed).permutation(len(dataset))
     for first in range(0, len(order) - 63, 64):
         rows = [torch.from_numpy(dataset[i].astype(np.int64)) for i in order[first : first + 64]]
@@ -71,7 +71,7 @@ def plain_batches(dataset: TokenDataset, seed: int) -> Iterator[torch.Tensor]:
 
 
 def plain_stepper(dataset: TokenDataset, tokenizer: Tokenizer) -> Callable[[], int]:
-    """A function that trains on one more batch and returns the tokens it predicted."""
+    """A function that trains on the next batch and returns the number of predicted tokens."""
     torch.manual_seed(0)
     model = PlainLSTM(tokenizer.vocabulary.size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -93,7 +93,7 @@ def plain_stepper(dataset: TokenDataset, tokenizer: Tokenizer) -> Callable[[], i
 
 
 def lmlab_stepper(dataset: TokenDataset, tokenizer: Tokenizer) -> Callable[[], int]:
-    """The same for `lstm`, with the laboratory's own batches, loss and optimiser."""
+    """The same for `lstm`, with lmlab's batches, loss and optimiser."""
     torch.manual_seed(0)
     module = system_module("lstm")
     system = module.build(module.Config(width=WIDTH, dropout=0.0), tokenizer.vocabulary)
@@ -124,7 +124,7 @@ def compare_training(data: Path, rounds: int) -> dict[str, object]:
         ours, plain = lmlab_stepper(dataset, tokenizer), plain_stepper(dataset, tokenizer)
         for step in (ours, plain):
             rate(step, 2.0)
-        results[protocol] = taking_turns(partial(rate, ours), partial(rate, plain), rounds)
+        results[protocol] = measure_alternating(partial(rate, ours), partial(rate, plain), rounds)
     return results
 
 
@@ -149,11 +149,11 @@ def compare_cells(rounds: int) -> dict[str, object]:
     }
 
     def milliseconds(cell: recurrent_cells.RecurrentCell) -> float:
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(4):
             outputs, _ = cell(inputs, cell.start(64, inputs))
             outputs.sum().backward()
-        return (time.perf_counter() - began) * 250
+        return (time.perf_counter() - start) * 250
 
     results = {}
     for name, (looped, fused) in pairs.items():
@@ -171,9 +171,9 @@ def compare_softmax(rounds: int) -> dict[str, object]:
     bias, targets = torch.zeros(10_000, requires_grad=True), torch.randint(0, 10_000, (1200,))
 
     def milliseconds(function: Callable[..., torch.Tensor]) -> float:
-        began = time.perf_counter()
+        start = time.perf_counter()
         function(*parts, bias, targets).sum().backward()
-        return (time.perf_counter() - began) * 1000
+        return (time.perf_counter() - start) * 1000
 
     times = [
         (milliseconds(linear_log_prob), milliseconds(linear_log_prob_clear))
@@ -193,7 +193,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, tokens)
 
 
 def compare_memory(data: Path) -> dict[str, object]:
-    """Peak megabytes of a process that scores a file, for two sizes of the file."""
+    """Peak megabytes of a process that scores a file, for two file sizes."""
     lines = (data / "multi30k" / "train.en").read_text(encoding="utf-8").splitlines()
     megabytes = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -205,13 +205,13 @@ def compare_memory(data: Path) -> dict[str, object]:
             file = Path(folder) / f"{count}.txt"
             text = (lines[i % len(lines)] for i in range(count))
             file.write_text("\n".join(text) + "\n", encoding="utf-8")
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, "-c", SCORE_FILE, str(run), str(file)],
                 check=True,
                 capture_output=True,
                 text=True,
             )
-            megabytes[count] = float(done.stdout.split()[0])
+            megabytes[count] = float(process.stdout.split()[0])
     return {
         "sentences_1000": megabytes[1_000],
         "sentences_100000": megabytes[100_000],
@@ -244,31 +244,33 @@ def main() -> None:
     allocator = "glibc's default" if options.default_allocator else "lmlab's, for both sides"
     if not options.default_allocator:
         retain_freed_memory()
-    wanted = options.only.split(",")
-    if options.data is None and set(wanted) & {"train", "memory"}:
-        parser.error("where is the data? give --data or set LMLAB_DATA")
+    sections = options.only.split(",")
+    if options.data is None and set(sections) & {"train", "memory"}:
+        parser.error("train and memory need --data FOLDER, or LMLAB_DATA in the environment")
     if options.out and options.out.exists():
-        earlier = json.loads(options.out.read_text(encoding="utf-8"))
-        if earlier["threads"] != options.threads:
-            parser.error(f"{options.out} was measured with --threads {earlier['threads']}")
+        existing = json.loads(options.out.read_text(encoding="utf-8"))
+        if existing["threads"] != options.threads:
+            parser.error(f"{options.out} was measured with --threads {existing['threads']}")
     else:
-        earlier = {}
+        existing = {}
     report: dict[str, object] = {"threads": options.threads, "allocator": allocator}
-    if "train" in wanted:
+    if "train" in sections:
         report["train"] = compare_training(Path(options.data), options.rounds)
         show("lstm training, tokens per second, lmlab over plain PyTorch", report["train"])
-    if "cells" in wanted:
+    if "cells" in sections:
         report["cells"] = compare_cells(options.rounds)
-        show("cells that loop, milliseconds, over the fused cell", report["cells"])
-    if "softmax" in wanted:
+        show("looped cells, milliseconds, over the fused cell", report["cells"])
+    if "softmax" in sections:
         report["softmax"] = compare_softmax(options.rounds)
         show("output layer, milliseconds, one buffer over plain log-softmax", report["softmax"])
-    if "memory" in wanted:
+    if "memory" in sections:
         report["memory"] = compare_memory(Path(options.data))
         show("scoring, peak megabytes", report["memory"])
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({**earlier, **report}, indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(
+            json.dumps({**existing, **report}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

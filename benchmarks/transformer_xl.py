@@ -7,18 +7,18 @@
 
 - recall, ptb: loss on the test split by memory length at evaluation, of a `transformer-xl` trained
   with a memory and of one trained without. `recall` is the generated language as one stream, in
-  segments of a text and a half. Besides its loss: the regret above the true entropy, and the
+  segments of a text and a half. Also reported: the excess over the true entropy, and the
   surprisal of the queried value (0 with perfect memory, ln 4 by chance), which occurs 2 to 6
-  positions before the query's key.
+  positions before the queried key.
 - speed: tokens scored per second with the memory, block by block, against a sliding window that is
   recomputed for each token and covers as many positions (and computes the output layer only at the
   last of them). The two alternate; ratio of medians; one thread, CPU time. For a small system with
-  random weights and 10,000 words; and, if a trained run is in the folder, for that one, with the
-  loss of both methods on the same tokens. The memory's receptive field is larger: layers × memory
+  random weights and 10,000 words, and for a trained run if the folder has one, with the loss of
+  both methods on the same tokens. The memory's receptive field is larger: layers × memory
   positions. Then the milliseconds per step, token by token, early and late in a long text.
 
-Existing runs are not trained again, and interrupted ones resume. Each part of the record is
-replaced when it is measured again, the others stay.
+Finished runs are reused and interrupted ones resume. A part that is measured again replaces its
+record; the other parts are retained.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 from finishing import finished
-from measuring import rate, taking_turns
+from measuring import measure_alternating, rate
 from torch import Tensor
 
 import lmlab
@@ -57,20 +57,20 @@ MEMORIES = {
 CONTEXTS = {"random": (64, 256, 1024), "recall": (16, 32), "ptb": (32, 128, 512)}
 WORDS = 10_000
 BLOCK = 1024
-"""Tokens per block with a memory, and about as many window positions."""
-WARM = 8
-"""Memories processed before the scored tokens: at least as many as layers."""
-STEPPED = 512
-"""Tokens stepped through, with a memory of an eighth of them."""
+"""Tokens per block with a memory, and positions per batch of windows (approximate)."""
+WARMUP_MEMORIES = 8
+"""Memory lengths processed before the scored tokens; at least the number of layers."""
+STEP_COUNT = 512
+"""Tokens in the step-by-step measurement; the memory is an eighth of it."""
 
 
-# Loss against memory ------------------------------------------------------------------------------
+# Loss by memory length ----------------------------------------------------------------------------
 
 
 def corpus_of(name: str, data: str | None) -> Corpus:
     if name == "ptb":
         if data is None:
-            raise SystemExit("ptb needs --data FOLDER, the one that holds ptb/.")
+            raise SystemExit("ptb needs --data FOLDER, the folder that contains ptb/.")
         return open_corpus(f"ptb-contiguous:{data}")
     return replace(recall.corpus(sentences=SENTENCES), layout=Layout(kind="contiguous"))
 
@@ -100,27 +100,27 @@ def train(name: str, corpus: Corpus, memory: bool, seed: int, options: Any) -> P
 
 def losses(run: Path, corpus: Corpus, memories: tuple[int, ...]) -> list[dict[str, float]]:
     """Loss on the test split by memory length, in nats."""
-    model, found = lmlab.load(run), []
+    model, rows = lmlab.load(run), []
     texts = [example.text for example in corpus.split("test")]
     for memory in memories:
         model.system.backbone.eval_memory_length = memory
         scores = list(model.scorer().score(texts))
         total, count = -sum(s.total for s in scores), sum(s.tokens for s in scores)
-        one: dict[str, float] = {"memory": memory, "nats_per_token": total / count}
+        row: dict[str, float] = {"memory": memory, "nats_per_token": total / count}
         if corpus.truth is not None:
             # The last token of a text is its end, the one before it the queried value.
             values = [-score.per_token[-2].log_prob for score in scores]
-            one["nats_of_the_value"] = statistics.fmean(values)
-            one["nats_per_text_above_truth"] = total / len(texts) - corpus.truth.entropy
-        print(f"  {run.name}: {one}", flush=True)
-        found.append(one)
-    return found
+            row["nats_of_the_value"] = statistics.fmean(values)
+            row["nats_per_text_above_truth"] = total / len(texts) - corpus.truth.entropy
+        print(f"  {run.name}: {row}", flush=True)
+        rows.append(row)
+    return rows
 
 
 def measure_losses(name: str, options: Any) -> Iterator[dict[str, Any]]:
     """The record so far, after each run."""
     corpus, records = corpus_of(name, options.data), []
-    told = {"sentences": SENTENCES, "steps": options.steps} if name == "recall" else {}
+    budget = {"sentences": SENTENCES, "steps": options.steps} if name == "recall" else {}
     for seed in range(options.seeds):
         for memory in (True, False):
             run = train(name, corpus, memory, seed, options)
@@ -134,33 +134,33 @@ def measure_losses(name: str, options: Any) -> Iterator[dict[str, Any]]:
                     "losses": losses(run, corpus, MEMORIES[name]),
                 }
             )
-            yield told | {"records": records}
+            yield budget | {"records": records}
 
 
 # Speed --------------------------------------------------------------------------------------------
 
 
-def by_memory(system: Any, tokens: Tensor, first: int, count: int) -> float:
+def score_with_memory(system: Any, tokens: Tensor, first: int, count: int) -> float:
     """The log-probability of `count` tokens from position `first`, in blocks with a memory."""
     backbone, total = system.backbone, 0.0
-    warm = max(0, first - 1 - WARM * backbone.eval_memory_length)
-    state = backbone(_view(tokens[None, warm : first - 1])).state
-    for begin in range(first, first + count, BLOCK):
-        end = min(begin + BLOCK, first + count)
-        batch = Batch.collate([tokens[begin - 1 : end].tolist()], system.vocabulary.pad)
-        found = system.log_prob(batch, state=state)
-        total, state = total + float(found.totals.double().sum()), found.state
+    context_start = max(0, first - 1 - WARMUP_MEMORIES * backbone.eval_memory_length)
+    state = backbone(_view(tokens[None, context_start : first - 1])).state
+    for block_start in range(first, first + count, BLOCK):
+        end = min(block_start + BLOCK, first + count)
+        batch = Batch.collate([tokens[block_start - 1 : end].tolist()], system.vocabulary.pad)
+        result = system.log_prob(batch, state=state)
+        total, state = total + float(result.totals.double().sum()), result.state
     return total
 
 
-def by_window(system: Any, tokens: Tensor, first: int, count: int) -> float:
-    """The same, with a recomputed window for each token."""
+def score_with_window(system: Any, tokens: Tensor, first: int, count: int) -> float:
+    """The same, with a window recomputed for each token."""
     context, total = system.backbone.eval_memory_length, 0.0
     rows = max(1, BLOCK // (context + 1))
-    for places in torch.arange(first, first + count).split(rows):
-        windows = torch.stack([tokens[place - context - 1 : place] for place in places])
+    for positions in torch.arange(first, first + count).split(rows):
+        windows = torch.stack([tokens[position - context - 1 : position] for position in positions])
         last = system.hidden(_view(windows)).values[:, -1]
-        total += float(system.emission.log_prob(last, tokens[places]).double().sum())
+        total += float(system.emission.log_prob(last, tokens[positions]).double().sum())
     return total
 
 
@@ -173,9 +173,9 @@ def measure_rates(system: Any, tokens: Tensor, context: int, options: Any) -> di
     """Tokens per second of both methods, and their loss if the weights are trained."""
     system.eval()
     system.backbone.eval_memory_length = context
-    first, few = context + 1, max(4, BLOCK // (context + 1))
+    first, window_tokens = context + 1, max(4, BLOCK // (context + 1))
 
-    def carried() -> Iterator[int]:
+    def score_blocks() -> Iterator[int]:
         state = None
         for number in itertools.cycle(range(len(tokens) // BLOCK)):
             block = tokens[number * BLOCK : (number + 1) * BLOCK].tolist()
@@ -183,51 +183,51 @@ def measure_rates(system: Any, tokens: Tensor, context: int, options: Any) -> di
             state = system.log_prob(batch, state=state).state
             yield len(block) - 1
 
-    def slid() -> int:
-        by_window(system, tokens, first, few)
-        return few
+    def score_windows() -> int:
+        score_with_window(system, tokens, first, window_tokens)
+        return window_tokens
 
-    blocks = carried()
-    found: dict[str, Any] = {"context": context} | taking_turns(
+    blocks = score_blocks()
+    rates: dict[str, Any] = {"context": context} | measure_alternating(
         lambda: rate(lambda: next(blocks), options.seconds, time.process_time),
-        lambda: rate(slid, options.seconds, time.process_time),
+        lambda: rate(score_windows, options.seconds, time.process_time),
         options.rounds,
     )
-    found["tokens_per_second"] = {"memory": found.pop("ours"), "window": found.pop("peer")}
-    return found
+    rates["tokens_per_second"] = {"memory": rates.pop("ours"), "window": rates.pop("peer")}
+    return rates
 
 
 def both_losses(system: Any, tokens: Tensor, count: int) -> dict[str, float]:
-    """Nats per token of the same segment by both methods."""
+    """Nats per token of the same tokens by both methods."""
     first = len(tokens) - count
     return {
-        "memory": -by_memory(system, tokens, first, count) / count,
-        "window": -by_window(system, tokens, first, count) / count,
+        "memory": -score_with_memory(system, tokens, first, count) / count,
+        "window": -score_with_window(system, tokens, first, count) / count,
     }
 
 
 def measure_steps(system: Any) -> dict[str, Any]:
-    """Milliseconds per step, token by token, in the quarters of a long text."""
-    state, token, found = system.start(1), torch.tensor([7]), []
+    """Median milliseconds per decoding step, for each quarter of a long text."""
+    state, token, medians = system.start(1), torch.tensor([7]), []
     for _ in range(4):
         seconds = []
-        for _ in range(STEPPED // 4):
-            began = time.process_time()
+        for _ in range(STEP_COUNT // 4):
+            start = time.process_time()
             system.peek(state)
             state = system.advance(state, token)
-            seconds.append(time.process_time() - began)
-        found.append(1000 * statistics.median(seconds))
-    kept = state.memory.positions.shape[1]
+            seconds.append(time.process_time() - start)
+        medians.append(1000 * statistics.median(seconds))
+    memory_size = state.memory.positions.shape[1]
     return {
         "memory": system.backbone.eval_memory_length,
-        "places": STEPPED,
-        "places_kept": kept,
-        "milliseconds_by_quarter": found,
+        "places": STEP_COUNT,
+        "places_kept": memory_size,
+        "milliseconds_by_quarter": medians,
     }
 
 
 def systems_to_time(options: Any) -> Iterator[tuple[str, Any, Tensor]]:
-    """Random weights of the small size, and existing trained runs, with their texts."""
+    """The small size with random weights, and existing trained runs, each with test tokens."""
     torch.manual_seed(0)
     small = transformer_xl.build(transformer_xl.SIZES["small"], Vocabulary(size=WORDS))
     yield "random", small, torch.randint(5, WORDS, (16 * BLOCK,))
@@ -243,59 +243,61 @@ def systems_to_time(options: Any) -> Iterator[tuple[str, Any, Tensor]]:
 
 def measure_speed(options: Any) -> Iterator[dict[str, Any]]:
     """The record so far, after each context."""
-    found: dict[str, Any] = {"records": [], "rounds": options.rounds, "block": BLOCK}
+    record: dict[str, Any] = {"records": [], "rounds": options.rounds, "block": BLOCK}
     with torch.no_grad():
         for name, system, tokens in systems_to_time(options):
             for context in CONTEXTS[name]:
-                one = {"system": name} | measure_rates(system, tokens, context, options)
+                row = {"system": name} | measure_rates(system, tokens, context, options)
                 if name != "random":
-                    one["nats_per_token"] = both_losses(system, tokens, options.tokens)
-                print(f"  {one}", flush=True)
-                found["records"].append(one)
-                yield found
+                    row["nats_per_token"] = both_losses(system, tokens, options.tokens)
+                print(f"  {row}", flush=True)
+                record["records"].append(row)
+                yield record
             if name == "random":
-                system.backbone.eval_memory_length = STEPPED // 8
-                found["steps"] = measure_steps(system)
-                print(f"  {found['steps']}", flush=True)
-                yield found
+                system.backbone.eval_memory_length = STEP_COUNT // 8
+                record["steps"] = measure_steps(system)
+                print(f"  {record['steps']}", flush=True)
+                yield record
 
 
 # Record and figure --------------------------------------------------------------------------------
 
 
-def draw(found: dict[str, Any], path: Path) -> None:
+def plot(record: dict[str, Any], path: Path) -> None:
     """Plot loss by memory, one panel per corpus, and speed-up by context."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    parts = [name for name in ("recall", "ptb", "speed") if name in found]
+    parts = [name for name in ("recall", "ptb", "speed") if name in record]
     figure, axes = pyplot.subplots(1, len(parts), figsize=(4.2 * len(parts), 3.6), squeeze=False)
     for axis, name in zip(axes[0], parts, strict=True):
-        records = found[name]["records"]
-        (draw_speed if name == "speed" else draw_losses)(axis, name, records)
+        records = record[name]["records"]
+        (plot_speed if name == "speed" else plot_losses)(axis, name, records)
         axis.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path)
 
 
-def draw_losses(axis: Any, name: str, records: list[dict[str, Any]]) -> None:
-    figure = "nats_of_the_value" if name == "recall" else "nats_per_token"
+def plot_losses(axis: Any, name: str, records: list[dict[str, Any]]) -> None:
+    metric = "nats_of_the_value" if name == "recall" else "nats_per_token"
     for trained in sorted({record["memory_in_training"] for record in records}, reverse=True):
         chosen = [r["losses"] for r in records if r["memory_in_training"] == trained]
-        memories = [one["memory"] for one in chosen[0]]
-        means = [statistics.fmean(one[figure] for one in at) for at in zip(*chosen, strict=True)]
+        memories = [row["memory"] for row in chosen[0]]
+        means = [
+            statistics.fmean(row[metric] for row in rows) for rows in zip(*chosen, strict=True)
+        ]
         axis.plot(memories, means, marker="o", label=f"trained with memory {trained}")
-    axis.set(title=name, xlabel="memory at evaluation, positions", ylabel=figure.replace("_", " "))
+    axis.set(title=name, xlabel="memory at evaluation, positions", ylabel=metric.replace("_", " "))
     if name == "ptb":
         axis.set_xscale("symlog", base=2, linthresh=8)
 
 
-def draw_speed(axis: Any, name: str, records: list[dict[str, Any]]) -> None:
+def plot_speed(axis: Any, name: str, records: list[dict[str, Any]]) -> None:
     for system in dict.fromkeys(record["system"] for record in records):
         chosen = [record for record in records if record["system"] == system]
-        contexts, ratios = ([r[what] for r in chosen] for what in ("context", "ratio"))
+        contexts, ratios = ([r[key] for r in chosen] for key in ("context", "ratio"))
         axis.plot(contexts, ratios, marker="o", label=f"{system} weights")
     axis.set(title="speed", xlabel="context positions", ylabel="speed-up over a sliding window")
     axis.set(xscale="log", yscale="log")
@@ -304,30 +306,33 @@ def draw_speed(axis: Any, name: str, records: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=["recall", "ptb", "speed", "draw"])
-    parser.add_argument("--data", help="the folder that holds ptb/")
+    parser.add_argument("--data", help="folder that contains ptb/")
     parser.add_argument("--runs", type=Path, help="folder of the runs [default: temporary]")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=STEPS, help="of recall")
+    parser.add_argument("--steps", type=int, default=STEPS, help="training steps of recall")
     parser.add_argument("--epochs", type=int, help="epochs of ptb [default: the recipe's]")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="minimum seconds per turn")
     parser.add_argument(
-        "--tokens", type=int, default=512, help="tokens for the loss of both methods"
+        "--seconds", type=float, default=1.0, help="minimum seconds per measurement"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=512, help="tokens scored to compare the loss of both methods"
     )
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--figure", type=Path, default=Path("transformer-xl.svg"))
     options = parser.parse_args()
-    found = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
+    record = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {}
     if options.part == "draw":
-        draw(found, options.figure)
+        plot(record, options.figure)
         return
     torch.set_num_threads(1 if options.part == "speed" else torch.get_num_threads())
     with tempfile.TemporaryDirectory() as folder:
         options.runs = options.runs or Path(folder)
         speed = options.part == "speed"
-        for measured in measure_speed(options) if speed else measure_losses(options.part, options):
-            found[options.part] = measured
-            options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        records = measure_speed(options) if speed else measure_losses(options.part, options)
+        for part_record in records:
+            record[options.part] = part_record
+            options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

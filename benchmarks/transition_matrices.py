@@ -1,7 +1,7 @@
 """Transition matrices of MCMC kernels on enumerable spaces, and their stationary distributions.
 
-An oracle for samplers that samples nothing: every outcome of every step is enumerated with the
-probabilities that the proposal and the kernel themselves use.
+A deterministic reference for samplers: every outcome of every step is enumerated with the
+probabilities that the proposal and the kernel use.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from lmlab.sampling.mcmc.proposals import (
 )
 
 MAX_TEXTS = 4096
-"""A matrix has its square."""
+"""Maximum number of states S; a transition matrix has S² entries."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextSpace:
-    """All texts of some lengths: S of them."""
+    """State space: all S texts of the given lengths."""
 
     tokens: tuple[int, ...]
     """Tokens allowed at a position."""
@@ -47,7 +47,7 @@ class TextSpace:
 
     @property
     def state(self) -> ChainState:
-        """A chain at each of the texts."""
+        """One chain per text, in that text."""
         return ChainState(batch=self.batch)
 
 
@@ -57,7 +57,7 @@ def text_space(system: Any, lengths: Sequence[int]) -> TextSpace:
     tokens = tuple(allowed_tokens(vocabulary, vocabulary.size).nonzero()[:, 0].tolist())
     count = sum(len(tokens) ** length for length in lengths)
     if count > MAX_TEXTS:
-        raise UserError(f"there are {count} such texts, and at most {MAX_TEXTS} are enumerated.")
+        raise UserError(f"at most {MAX_TEXTS} texts can be enumerated, got {count}.")
     texts = tuple(text for length in lengths for text in itertools.product(tokens, repeat=length))
     rows = [[vocabulary.start, *text, vocabulary.end] for text in texts]
     return TextSpace(tokens=tokens, texts=texts, batch=pad_rows(rows, system))
@@ -72,7 +72,7 @@ def boltzmann_distribution(
 
 def resample_transition_matrix(
     space: TextSpace,
-    places: Sequence[int],
+    positions: Sequence[int],
     proposal: ProposalDistribution,
     kernel: AcceptanceRule,
     energies: Tensor,
@@ -85,20 +85,26 @@ def resample_transition_matrix(
     Rows are the current texts. `energies` (S,) are the target's. Cost: one pass over all texts.
     """
     masked = torch.zeros_like(space.batch.tokens, dtype=torch.bool)
-    masked[:, list(places)] = True
-    law = proposal.log_probs(space.batch, masked).double()
-    law = apply_temperature(law, temperature * proposal_temperature)
-    law = law.view(len(space.texts), len(places), -1)
-    known = {text: index for index, text in enumerate(space.texts)}
-    matrix = law.new_zeros(len(space.texts), len(space.texts))
+    masked[:, list(positions)] = True
+    log_probs = proposal.log_probs(space.batch, masked).double()
+    log_probs = apply_temperature(log_probs, temperature * proposal_temperature)
+    log_probs = log_probs.view(len(space.texts), len(positions), -1)
+    index_of = {text: index for index, text in enumerate(space.texts)}
+    matrix = log_probs.new_zeros(len(space.texts), len(space.texts))
     row = torch.arange(len(space.texts))
-    backward = _together(law, [[text[p - 1] for p in places] for text in space.texts])
-    for drawn in itertools.product(space.tokens, repeat=len(places)):
-        after = torch.tensor([known[_with(text, places, drawn)] for text in space.texts])
-        forward = _together(law, [drawn] * len(space.texts))
-        chance = kernel.log_acceptance(energies, energies[after], forward, backward, temperature)
-        matrix[row, after] += (forward + chance).exp()
-    return _with_rejections(matrix)
+    backward = _joint_log_probs(
+        log_probs, [[text[p - 1] for p in positions] for text in space.texts]
+    )
+    for proposed in itertools.product(space.tokens, repeat=len(positions)):
+        next_index = torch.tensor(
+            [index_of[_replace_tokens(text, positions, proposed)] for text in space.texts]
+        )
+        forward = _joint_log_probs(log_probs, [proposed] * len(space.texts))
+        log_acceptance = kernel.log_acceptance(
+            energies, energies[next_index], forward, backward, temperature
+        )
+        matrix[row, next_index] += (forward + log_acceptance).exp()
+    return _add_rejections(matrix)
 
 
 def scan_transition_matrix(
@@ -110,13 +116,13 @@ def scan_transition_matrix(
     energies: Tensor,
     **temperatures: float,
 ) -> Tensor:
-    """(S, S) of one step at random positions, or of a sweep from left to right."""
+    """(S, S) of one random-scan step, or of a systematic sweep from left to right."""
     length = len(space.texts[0])
-    places = range(1, length + 1)
+    positions = range(1, length + 1)
     if order == "random":
-        groups = list(itertools.combinations(places, masks))
+        groups = list(itertools.combinations(positions, masks))
     else:
-        groups = [tuple(places[first : first + masks]) for first in range(0, length, masks)]
+        groups = [tuple(positions[first : first + masks]) for first in range(0, length, masks)]
     steps = [
         resample_transition_matrix(space, group, proposal, kernel, energies, **temperatures)
         for group in groups
@@ -137,28 +143,30 @@ def insert_delete_transition_matrix(
     temperature: float = 1.0,
 ) -> Tensor:
     """(S, S) of one insertion or deletion step; texts of all allowed lengths."""
-    known = {text: index for index, text in enumerate(space.texts)}
-    matrix = energies.new_zeros(len(known), len(known))
+    index_of = {text: index for index, text in enumerate(space.texts)}
+    matrix = energies.new_zeros(len(index_of), len(index_of))
     start, end = int(space.batch.tokens[0, 0]), int(space.batch.tokens[0, len(space.texts[0]) + 1])
     for index, text in enumerate(space.texts):
-        for place in range(len(text) + 1):
+        for gap in range(len(text) + 1):
             if len(text) == move.max_length:
                 break
-            law = _law_at(move, (start, *text[:place], start, *text[place:], end), place + 1)
-            law = apply_temperature(law, temperature)
+            log_probs = _log_probs_at(move, (start, *text[:gap], start, *text[gap:], end), gap + 1)
+            log_probs = apply_temperature(log_probs, temperature)
             for token in space.tokens:
-                longer = known[(*text[:place], token, *text[place:])]
-                zero = torch.zeros((), dtype=law.dtype)
-                put = kernel.log_acceptance(
-                    energies[index], energies[longer], law[token], zero, temperature
+                longer = index_of[(*text[:gap], token, *text[gap:])]
+                zero = torch.zeros((), dtype=log_probs.dtype)
+                log_accept_insertion = kernel.log_acceptance(
+                    energies[index], energies[longer], log_probs[token], zero, temperature
                 )
-                taken = kernel.log_acceptance(
-                    energies[longer], energies[index], zero, law[token], temperature
+                log_accept_deletion = kernel.log_acceptance(
+                    energies[longer], energies[index], zero, log_probs[token], temperature
                 )
-                choice = 0.5 / (len(text) + 1)
-                matrix[index, longer] += choice * (law[token] + put).exp()
-                matrix[longer, index] += choice * taken.exp()
-    return _with_rejections(matrix)
+                move_probability = 0.5 / (len(text) + 1)
+                matrix[index, longer] += (
+                    move_probability * (log_probs[token] + log_accept_insertion).exp()
+                )
+                matrix[longer, index] += move_probability * log_accept_deletion.exp()
+    return _add_rejections(matrix)
 
 
 def stationary_distribution(matrix: Tensor) -> Tensor:
@@ -171,15 +179,15 @@ def stationary_distribution(matrix: Tensor) -> Tensor:
     return torch.linalg.lstsq(equations, right[:, None], driver="gelsd").solution[:, 0]
 
 
-def total_variation(one: Tensor, other: Tensor) -> float:
-    """½ Σ |p - q|: the greatest difference in the probability of any set of texts."""
-    return float((one - other).abs().sum()) / 2
+def total_variation(p: Tensor, q: Tensor) -> float:
+    """Total variation ½ Σ |p - q|: the maximum difference in probability of any set of texts."""
+    return float((p - q).abs().sum()) / 2
 
 
-def kl_divergence(one: Tensor, other: Tensor) -> float:
+def kl_divergence(p: Tensor, q: Tensor) -> float:
     """KL(p ‖ q) = Σ p log(p / q), in nats."""
-    kept = one > 0
-    return float((one[kept] * (one[kept].log() - other[kept].log())).sum())
+    support = p > 0
+    return float((p[support] * (p[support].log() - q[support].log())).sum())
 
 
 def gibbs_kl_divergence(system: Any, target: EnergyFunction, length: int) -> dict[str, float]:
@@ -192,40 +200,42 @@ def gibbs_kl_divergence(system: Any, target: EnergyFunction, length: int) -> dic
         sweep = scan_transition_matrix(
             space, "sequential", 1, proposal, GibbsAcceptance(), energies
         )
-    law, found, swept = (
+    boltzmann, stationary, sweep_stationary = (
         torch.softmax(-energies, 0),
         stationary_distribution(matrix),
         stationary_distribution(sweep),
     )
     return {
-        "total_variation": total_variation(found, law),
-        "divergence": kl_divergence(law, found),
-        "between_orders": total_variation(found, swept),
+        "total_variation": total_variation(stationary, boltzmann),
+        "divergence": kl_divergence(boltzmann, stationary),
+        "between_orders": total_variation(stationary, sweep_stationary),
     }
 
 
-def _law_at(move: InsertDeleteMove, row: Sequence[int], place: int) -> Tensor:
+def _log_probs_at(move: InsertDeleteMove, row: Sequence[int], position: int) -> Tensor:
     """(V,) log-probabilities at one position of a row."""
     tokens = torch.tensor([list(row)])
     lengths = torch.tensor([len(row)])
     masked = torch.zeros_like(tokens, dtype=torch.bool)
-    masked[0, place] = True
+    masked[0, position] = True
     batch = Batch(tokens=tokens, lengths=lengths, rows=torch.zeros(1, dtype=torch.int64))
     return move.proposal.log_probs(batch, masked)[0].double()
 
 
-def _together(law: Tensor, tokens: Sequence[Sequence[int]]) -> Tensor:
+def _joint_log_probs(log_probs: Tensor, tokens: Sequence[Sequence[int]]) -> Tensor:
     """(S,) log-probability of the tokens (S, K) of each row under its distributions (S, K, V)."""
-    return law.gather(-1, torch.tensor(tokens)[..., None]).squeeze(-1).sum(-1)
+    return log_probs.gather(-1, torch.tensor(tokens)[..., None]).squeeze(-1).sum(-1)
 
 
-def _with(text: tuple[int, ...], places: Sequence[int], tokens: Sequence[int]) -> tuple[int, ...]:
+def _replace_tokens(
+    text: tuple[int, ...], positions: Sequence[int], tokens: Sequence[int]
+) -> tuple[int, ...]:
     changed = list(text)
-    for place, token in zip(places, tokens, strict=True):
-        changed[place - 1] = token
+    for position, token in zip(positions, tokens, strict=True):
+        changed[position - 1] = token
     return tuple(changed)
 
 
-def _with_rejections(matrix: Tensor) -> Tensor:
+def _add_rejections(matrix: Tensor) -> Tensor:
     """Add the rejection probability to the diagonal."""
     return matrix + torch.diag(1 - matrix.sum(1))

@@ -5,16 +5,16 @@
 
 Each system is trained by its recipe, `lmlab train SYSTEM --recipe multi30k --tokenizer bpe`, and
 evaluated on test_2016_flickr by sacreBLEU (tokenize=none: the text is tokenised and lower-cased)
-with a beam of 5, ranked by log p / length. Then
+with a beam of 5, ranked by log p / length. Also measured:
 
-- length: BLEU by sentence length, since a fixed vector is a bottleneck for long ones;
-- shortcuts: whether the search of `lmlab translate`, which stops early and prunes, returns the same
-  as a search without either, and in what time;
+- length: BLEU by sentence length, since a fixed-size vector is a bottleneck for long sentences;
+- shortcuts: whether the beam search of `lmlab translate`, which stops early and prunes, returns
+  the same translations as a search without either, and the ratio of their times;
 - beams: BLEU, log-probability and length of the results of several beam widths, ranked by log p /
   length and by log p alone: the wider the beam, the more probable and shorter the result.
 
-Training runs resume, and existing measurements are not repeated. --draw also makes the figures of
-the docs.
+Interrupted training resumes, and existing measurements are not repeated. --draw plots the figures
+in docs/images.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from lmlab.scoring.translation_metrics import make_metric
 SYSTEMS = ("seq2seq", "seq2seq-attention", "transformer")
 BEAM = 5
 BEAMS = (1, 2, 5, 10, 20, 50)
-WHOLE: dict[str, Any] = {"ahead": 10_000, "within": math.inf}
-"""Exact stopping and no pruning."""
+EXACT_SEARCH: dict[str, Any] = {"ahead": 10_000, "within": math.inf}
+"""Beam search without early stopping and pruning."""
 PENALTIES = (1.0, 0.0)
 """Length penalties."""
 SENTENCES = 200
-"""Number of sentences for the beams of all widths."""
+"""Number of test sentences for the comparison of beam widths."""
 LENGTHS = ((1, 8), (9, 10), (11, 12), (13, 15), (16, 19), (20, 60))
 """Length bins in words of the German sentence."""
 
 
 def train(name: str, data: Path, runs: Path, seed: int) -> tuple[Path, dict[str, Any]]:
-    """The run of a system, trained or resumed, and its record."""
+    """Train or resume a run; its folder and a description for the record."""
     out = runs / f"{name}-seed{seed}"
-    began = time.perf_counter()
+    start = time.perf_counter()
     result = finished(
         lmlab.train(
             name,
@@ -64,34 +64,36 @@ def train(name: str, data: Path, runs: Path, seed: int) -> tuple[Path, dict[str,
             resume=(out / "config.json").exists(),
         )
     )
-    told = {
+    description = {
         "command": f"lmlab train {name} --data multi30k-de-en:DATA --recipe multi30k "
         f"--tokenizer bpe --seed {seed}",
         "parameters": result.parameters,
         "epochs": result.epochs,
-        "minutes": round(max(result.seconds, time.perf_counter() - began) / 60, 1),
+        "minutes": round(max(result.seconds, time.perf_counter() - start) / 60, 1),
     }
-    return out, told
+    return out, description
 
 
-def bleu(found: Sequence[str], references: Sequence[str]) -> float:
-    return round(float(make_metric("bleu").corpus_score(list(found), [list(references)]).score), 2)
+def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
+    return round(
+        float(make_metric("bleu").corpus_score(list(translations), [list(references)]).score), 2
+    )
 
 
 def by_length(
-    found: Sequence[str], sources: Sequence[str], references: Sequence[str]
+    translations: Sequence[str], sources: Sequence[str], references: Sequence[str]
 ) -> list[dict[str, float]]:
     """BLEU of the sentences of each length."""
     rows = []
     for low, high in LENGTHS:
-        places = [i for i, text in enumerate(sources) if low <= len(text.split()) <= high]
-        score = bleu([found[i] for i in places], [references[i] for i in places])
-        rows.append({"from": low, "to": high, "sentences": len(places), "bleu": score})
+        indices = [i for i, text in enumerate(sources) if low <= len(text.split()) <= high]
+        score = bleu([translations[i] for i in indices], [references[i] for i in indices])
+        rows.append({"from": low, "to": high, "sentences": len(indices), "bleu": score})
     return rows
 
 
 def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> list[dict[str, Any]]:
-    """Results of several beam widths for the same sentences, without shortcuts."""
+    """Metrics of several beam widths on the same sentences, without early stopping and pruning."""
     rows = []
     for penalty, width in product(PENALTIES, BEAMS):
         translator = make_translator(
@@ -101,30 +103,30 @@ def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> li
             method="beam",
             beam=width,
             length_penalty=penalty,
-            **WHOLE,
+            **EXACT_SEARCH,
         )
-        began = time.perf_counter()
-        found = list(translator.translate([list(sources)]))
-        best = [each.candidates[0] for each in found]
+        start = time.perf_counter()
+        translations = list(translator.translate([list(sources)]))
+        best = [translation.candidates[0] for translation in translations]
         rows.append(
             {
                 "beam": width,
                 "length_penalty": penalty,
-                "bleu": bleu([each.text for each in found], references),
-                "log_prob": round(sum(each.log_prob for each in best) / len(best), 4),
-                "tokens": round(sum(each.tokens for each in best) / len(best), 3),
-                "seconds": round(time.perf_counter() - began, 1),
+                "bleu": bleu([t.text for t in translations], references),
+                "log_prob": round(sum(candidate.log_prob for candidate in best) / len(best), 4),
+                "tokens": round(sum(candidate.tokens for candidate in best) / len(best), 3),
+                "seconds": round(time.perf_counter() - start, 1),
             }
         )
         print(f"  beam {width}: {rows[-1]}", flush=True)
     return rows
 
 
-def shortcuts(model: Any, sources: Sequence[str]) -> dict[str, float]:
-    """How often a search that stops early and drops what is far behind finds the same as one that
-    does neither, and how its time compares."""
+def compare_shortcuts(model: Any, sources: Sequence[str]) -> dict[str, float]:
+    """Sentences for which beam search with early stopping and pruning returns the same as without,
+    and the ratio of their times."""
     texts, seconds = [], []
-    for options in (WHOLE, {}):
+    for options in (EXACT_SEARCH, {}):
         translator = make_translator(
             model.system,
             model.tokenizer,
@@ -132,33 +134,33 @@ def shortcuts(model: Any, sources: Sequence[str]) -> dict[str, float]:
             beam=BEAM,
             **options,
         )
-        began = time.process_time()
-        texts.append([each.text for each in translator.translate([list(sources)])])
-        seconds.append(time.process_time() - began)
+        start = time.process_time()
+        texts.append([translation.text for translation in translator.translate([list(sources)])])
+        seconds.append(time.process_time() - start)
     same = sum(a == b for a, b in zip(*texts, strict=True))
     return {"sentences": len(sources), "same": same, "time": round(seconds[1] / seconds[0], 3)}
 
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    run, told = train(name, arguments.data, arguments.runs, arguments.seed)
+    run, description = train(name, arguments.data, arguments.runs, arguments.seed)
     corpus = open_corpus(f"multi30k-de-en:{arguments.data}")
     examples = list(corpus.split("test"))
     sources = [example.condition or "" for example in examples]
     references = [example.text for example in examples]
     model = lmlab.load(run)
-    found = evaluate_translators({name: model.model}, corpus, method="beam", beam=BEAM)
-    few = slice(SENTENCES)
+    evaluation = evaluate_translators({name: model.model}, corpus, method="beam", beam=BEAM)
+    subset = slice(SENTENCES)
     return {
-        **told,
-        "test": [each.as_dict() for each in found.scores],
-        "length": by_length(found.translations[name], sources, references),
-        "beams": by_beam(model, sources[few], references[few]),
-        "beams_sentences": len(sources[few]),
-        "shortcuts": shortcuts(model, sources),
+        **description,
+        "test": [score.as_dict() for score in evaluation.scores],
+        "length": by_length(evaluation.translations[name], sources, references),
+        "beams": by_beam(model, sources[subset], references[subset]),
+        "beams_sentences": len(sources[subset]),
+        "shortcuts": compare_shortcuts(model, sources),
     }
 
 
-def draw(record: dict[str, Any], folder: Path) -> None:
+def plot(record: dict[str, Any], folder: Path) -> None:
     """Plot BLEU by sentence length and by beam width."""
     import matplotlib
 
@@ -178,14 +180,14 @@ def draw(record: dict[str, Any], folder: Path) -> None:
     figure.savefig(folder / "translation-length.svg")
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 3.6))
-    for axis, what in zip(axes, ("bleu", "log_prob"), strict=True):
+    for axis, metric in zip(axes, ("bleu", "log_prob"), strict=True):
         for (number, name), penalty in product(enumerate(names), PENALTIES):
             rows = [
                 row for row in record["systems"][name]["beams"] if row["length_penalty"] == penalty
             ]
             axis.plot(
                 [row["beam"] for row in rows],
-                [row[what] for row in rows],
+                [row[metric] for row in rows],
                 marker="o",
                 color=f"C{number}",
                 linestyle="-" if penalty else "--",
@@ -204,19 +206,19 @@ def draw(record: dict[str, Any], folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="the folder with the research corpora")
+    parser.add_argument("--data", type=Path, help="folder with the research corpora")
     parser.add_argument("--runs", type=Path, default=Path("runs/translation"))
     parser.add_argument("--only", choices=SYSTEMS, action="append")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="a record to plot instead of training")
+    parser.add_argument("--draw", type=Path, help="plot this record instead of training")
     parser.add_argument("--figures", type=Path, default=Path("docs/images"))
     arguments = parser.parse_args()
     if arguments.draw:
-        draw(json.loads(arguments.draw.read_text(encoding="utf-8")), arguments.figures)
+        plot(json.loads(arguments.draw.read_text(encoding="utf-8")), arguments.figures)
         return
     if arguments.data is None or arguments.out is None:
-        parser.error("--data and --out are needed, or --draw")
+        parser.error("--data and --out are required without --draw")
     record: dict[str, Any] = {"seed": arguments.seed, "systems": {}}
     if arguments.out.exists():
         record = json.loads(arguments.out.read_text(encoding="utf-8"))
@@ -225,8 +227,10 @@ def main() -> None:
             record["systems"][name] = measure(name, arguments)
             text = json.dumps(record, indent=1, ensure_ascii=False)
             arguments.out.write_text(text + "\n", encoding="utf-8")
-        for each in record["systems"][name]["test"]:
-            print(f"{name}: {each['metric']} {each['score']:.2f} ({each['signature']})", flush=True)
+        for score in record["systems"][name]["test"]:
+            print(
+                f"{name}: {score['metric']} {score['score']:.2f} ({score['signature']})", flush=True
+            )
 
 
 if __name__ == "__main__":

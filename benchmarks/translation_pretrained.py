@@ -1,10 +1,10 @@
-"""Translation by fine-tuned BART, T5 and MASS, with all pairs and with few.
+"""Translation by fine-tuned BART, T5 and MASS, with all training pairs and with few.
 
     python benchmarks/translation_pretrained.py --data DATA --runs RUNS --out FILE.json
 
-Each is pre-trained by its own objective on both sides of multi30k's training text, as single
+Each is pre-trained with its own objective on both sides of multi30k's training text, as single
 sentences, and then fine-tuned for `generate` with all pairs and with few; the baseline is the same
-network without pre-training. BLEU on test_2016_flickr, beam of 5 by log p / length. Rows in
+network without pre-training. BLEU on test_2016_flickr, beam of 5 by log p / length. Rows already in
 FILE.json are not measured again.
 """
 
@@ -30,11 +30,11 @@ TRAINING = {
     "tokens_per_batch": 2048,
 }
 PAIRS = {"all": {"epochs": 2}, "5,000": {"examples": 5000, "epochs": 6}}
-"""Number of training pairs, and epochs."""
+"""Training pairs and epochs of fine-tuning."""
 
 
 def single_sentences(data: Path, folder: Path) -> Path:
-    """Both sides of the pairs as lines of one text, training and validation."""
+    """Write both sides of the pairs as lines of one text, for training and validation."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = open_corpus(f"multi30k-de-en:{data}")
     for split in ("train", "validation"):
@@ -44,7 +44,7 @@ def single_sentences(data: Path, folder: Path) -> Path:
 
 
 def pretrain(name: str, text: Path, out: Path, epochs: int | None) -> Path:
-    """A run after `epochs` epochs on single sentences; after one step if None."""
+    """Pre-train for `epochs` epochs on single sentences; for one step if None."""
     finished(
         lmlab.train(
             name,
@@ -60,8 +60,8 @@ def pretrain(name: str, text: Path, out: Path, epochs: int | None) -> Path:
     return out
 
 
-def translating(base: Path, data: Path, out: Path, **budget: Any) -> list[dict[str, Any]]:
-    """BLEU and chrF of a run fine-tuned for translation."""
+def finetune_and_evaluate(base: Path, data: Path, out: Path, **budget: Any) -> list[dict[str, Any]]:
+    """Fine-tune a run for translation; its test BLEU and chrF."""
     pairs = f"multi30k-de-en:{data}"
     lmlab.finetune(
         base,
@@ -73,8 +73,8 @@ def translating(base: Path, data: Path, out: Path, **budget: Any) -> list[dict[s
         **budget,
     )
     model = lmlab.load(out).model
-    found = evaluate_translators({out.name: model}, open_corpus(pairs), method="beam", beam=5)
-    return [each.as_dict() for each in found.scores]
+    evaluation = evaluate_translators({out.name: model}, open_corpus(pairs), method="beam", beam=5)
+    return [score.as_dict() for score in evaluation.scores]
 
 
 def main() -> None:
@@ -91,16 +91,16 @@ def main() -> None:
     done = {(row["system"], row["pre-trained"], row["pairs"]) for row in record["rows"]}
     text = single_sentences(arguments.data, arguments.runs / "single-sentences")
     for name in arguments.only or SYSTEMS:
-        for before in (True, False):
-            kind = "pretrained" if before else "fresh"
+        for is_pretrained in (True, False):
+            kind = "pretrained" if is_pretrained else "fresh"
             base = arguments.runs / f"{name}-{kind}"
             for pairs, budget in PAIRS.items():
-                if (name, before, pairs) in done:
+                if (name, is_pretrained, pairs) in done:
                     continue
-                pretrain(name, text, base, arguments.epochs if before else None)
+                pretrain(name, text, base, arguments.epochs if is_pretrained else None)
                 out = arguments.runs / f"{name}-{kind}-{pairs.replace(',', '')}"
-                scores = translating(base, arguments.data, out, **budget)
-                row = {"system": name, "pre-trained": before, "pairs": pairs, "test": scores}
+                scores = finetune_and_evaluate(base, arguments.data, out, **budget)
+                row = {"system": name, "pre-trained": is_pretrained, "pairs": pairs, "test": scores}
                 record["rows"].append(row)
                 print(name, kind, pairs, [(s["metric"], s["score"]) for s in scores], flush=True)
                 arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -1,17 +1,17 @@
-"""Speed of decoding and training of a translator, as ratios measured in one run.
+"""Decoding and training speed of a translator relative to a baseline, in one run.
 
     python benchmarks/translation_speed.py --data DATA [--run RUN] [--rounds 3] [--out FILE]
 
-- beam: texts per second of a beam of 5 over 200 test sentences of multi30k, by a Transformer of 3 +
-  3 layers, 256 wide, against `generate` of transformers' Marian with the same weights, at the best
-  of several batch sizes: on the sentences in their order, which is what a call of `generate` does,
-  and on batches grouped by length for it, as ours does by itself. RUN is a trained `transformer` of
-  that shape; without one it is trained for a few minutes first, so that sentences end as
-  translations do.
-- training: target tokens per second of the same model against one written with torch.nn.Transformer
-  and trained on batches of as many sentences in their order, padded.
+- beam: sentences per second of beam search (width 5) on 200 test sentences of multi30k, by a
+  Transformer of 3 + 3 layers, 256 wide, against `generate` of transformers' Marian with the same
+  weights, at the best of several batch sizes: once with sentences in corpus order, as `generate`
+  takes them, and once with batches grouped by length, as lmlab does. RUN is a trained
+  `transformer` of that shape; without it, one is trained for a few minutes first, so that decoding
+  ends as it does for translations.
+- training: target tokens per second of the same model against one built on torch.nn.Transformer
+  and trained on padded batches of as many randomly chosen sentences.
 
-Each side has its own process; ours with lmlab's memory settings, the peer with the default ones.
+Each side has its own process: lmlab with its allocator settings, the peer with the default ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import transformers
-from measuring import Apart, rate, taking_turns
+from measuring import SubprocessMeasurement, measure_alternating, rate
 from torch import Tensor, nn
 
 import lmlab
@@ -55,14 +55,14 @@ SETTINGS = {
     "tokens_per_batch": 2048,
     "vocabulary_size": 8000,
 }
-SENTENCES, BEAM, MOST = 200, 5, 60
+SENTENCES, BEAM, MAX_TOKENS = 200, 5, 60
 PENALTY = 1.0
-"""By log p alone both searches end most texts too early, and not the same ones."""
+"""Length penalty. Without it both searches end most texts too early, and not the same ones."""
 BATCH_SIZES = (25, 50, 100, 200)
 
 
-def trained(data: Path, minutes: float) -> Path:
-    """A run of the right shape, trained for some minutes."""
+def train_run(data: Path, minutes: float) -> Path:
+    """Train a run of the right shape for some minutes."""
     out = Path(tempfile.mkdtemp()) / "run"
     corpus = f"multi30k-de-en:{data}"
     lmlab.train(
@@ -71,8 +71,8 @@ def trained(data: Path, minutes: float) -> Path:
     return out
 
 
-def marian_of(model: Any) -> Any:
-    """transformers' Marian with the weights of our run."""
+def to_marian(model: Any) -> Any:
+    """Convert a run to transformers' Marian with the same weights."""
     config, vocabulary = model.config["system_config"], model.system.vocabulary
     theirs = transformers.MarianMTModel(
         transformers.MarianConfig(
@@ -84,10 +84,10 @@ def marian_of(model: Any) -> Any:
             decoder_layers=config["layers"],
             encoder_attention_heads=config["heads"],
             decoder_attention_heads=config["heads"],
-            encoder_ffn_dim=config["inner"] or 4 * config["width"],
-            decoder_ffn_dim=config["inner"] or 4 * config["width"],
+            encoder_ffn_dim=config["ffn_width"] or 4 * config["width"],
+            decoder_ffn_dim=config["ffn_width"] or 4 * config["width"],
             activation_function=config["activation"],
-            scale_embedding=config["scaled"],
+            scale_embedding=config["scaled_embeddings"],
             pad_token_id=vocabulary.pad,
             eos_token_id=vocabulary.end,
             decoder_start_token_id=vocabulary.start,
@@ -96,13 +96,15 @@ def marian_of(model: Any) -> Any:
     )
     weights = theirs.state_dict()
     weights.update(
-        their_names(model.system.state_dict(), never=model.system.emission.never_predicted)
+        marian_weights(
+            model.system.state_dict(), never_predicted=model.system.emission.never_predicted
+        )
     )
     theirs.load_state_dict(weights)
     return theirs.eval()
 
 
-PARTS = {
+MARIAN_MODULES = {
     "attention.output": "self_attn.out_proj",
     "cross_attention.output": "encoder_attn.out_proj",
     "feed_forward.up_projection": "fc1",
@@ -113,38 +115,38 @@ PARTS = {
 }
 
 
-def their_names(ours: dict[str, Tensor], *, never: Tensor) -> dict[str, Tensor]:
-    """Our weights under the names of Marian; what is never predicted has a bias near -inf."""
+def marian_weights(ours: dict[str, Tensor], *, never_predicted: Tensor) -> dict[str, Tensor]:
+    """Weights under Marian's names; tokens that are never predicted get a bias near -inf."""
     shared = ours["emission.weight"]
-    bias = ours["emission.bias"] + never.clamp(min=-1e9)
+    bias = ours["emission.bias"] + never_predicted.clamp(min=-1e9)
     names = ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
-    found = {f"model.{name}.weight": shared for name in names}
-    found |= {"lm_head.weight": shared, "final_logits_bias": bias[None]}
+    weights = {f"model.{name}.weight": shared for name in names}
+    weights |= {"lm_head.weight": shared, "final_logits_bias": bias[None]}
     for name, value in ours.items():
         if ".stack.blocks." not in name:
             continue
         side, _, _, layer, rest = name.removeprefix("backbone.").split(".", 4)
         part, _, kind = rest.rpartition(".")
-        place = f"model.{side}.layers.{layer}"
-        if not part.endswith("project"):
-            found[f"{place}.{PARTS[part]}.{kind}"] = value
+        prefix = f"model.{side}.layers.{layer}"
+        if not part.endswith("qkv_projection"):
+            weights[f"{prefix}.{MARIAN_MODULES[part]}.{kind}"] = value
             continue
         attention = "self_attn" if part == "attention.qkv_projection" else "encoder_attn"
-        for letter, each in zip("qkv", value.chunk(3), strict=True):
-            found[f"{place}.{attention}.{letter}_proj.{kind}"] = each
-    return found
+        for letter, projection in zip("qkv", value.chunk(3), strict=True):
+            weights[f"{prefix}.{attention}.{letter}_proj.{kind}"] = projection
+    return weights
 
 
-Texts = Callable[..., list[str]]
+Translate = Callable[..., list[str]]
 
 
 def test_sources(data: Path) -> list[str]:
     examples = open_corpus(f"multi30k-de-en:{data}").split("test")
-    return [each.condition or "" for each in examples][:SENTENCES]
+    return [example.condition or "" for example in examples][:SENTENCES]
 
 
-def our_texts(run: Path, data: Path) -> Texts:
-    """Our beam search on the test sentences, as by `lmlab translate`."""
+def lmlab_translator(run: Path, data: Path) -> Translate:
+    """Beam search of `lmlab translate` on the test sentences."""
     model, texts = lmlab.load(run).model, test_sources(data)
     translator = make_translator(
         model.system,
@@ -152,77 +154,81 @@ def our_texts(run: Path, data: Path) -> Texts:
         model.effective_source_tokenizer,
         beam=BEAM,
         length_penalty=PENALTY,
-        max_length=MOST,
+        max_length=MAX_TOKENS,
     )
-    return lambda: [each.text for each in translator.translate([texts])]
+    return lambda: [translation.text for translation in translator.translate([texts])]
 
 
-def their_texts(run: Path, data: Path) -> Texts:
-    """The same by `generate`, in batches of a size, in order or grouped by length."""
+def marian_translator(run: Path, data: Path) -> Translate:
+    """The same with `generate`, by batch size, in corpus order or grouped by length."""
     model = lmlab.load(run).model
-    theirs, vocabulary = marian_of(model), model.system.vocabulary
+    theirs, vocabulary = to_marian(model), model.system.vocabulary
     encoded = [
         [vocabulary.start, *model.tokenizer.encode(text), vocabulary.end]
         for text in test_sources(data)
     ]
-    come = list(range(len(encoded)))
-    by_length = sorted(come, key=lambda index: len(encoded[index]))
+    corpus_order = list(range(len(encoded)))
+    by_length = sorted(corpus_order, key=lambda index: len(encoded[index]))
 
     @torch.inference_mode()
-    def generated(size: int, gathered: bool) -> list[str]:
-        found: dict[int, str] = {}
-        order = by_length if gathered else come
+    def translate(size: int, grouped: bool) -> list[str]:
+        decoded: dict[int, str] = {}
+        order = by_length if grouped else corpus_order
         for first in range(0, len(order), size):
             rows = order[first : first + size]
             batch = Batch.collate([encoded[row] for row in rows], pad=vocabulary.pad)
-            answers = theirs.generate(
+            outputs = theirs.generate(
                 batch.tokens,
                 attention_mask=batch.mask().long(),
                 num_beams=BEAM,
                 length_penalty=PENALTY,
                 early_stopping=False,
                 do_sample=False,
-                max_new_tokens=MOST,
+                max_new_tokens=MAX_TOKENS,
             )
-            for row, answer in zip(rows, answers.tolist(), strict=True):
-                kept = [t for t in answer[1:] if t not in (vocabulary.pad, vocabulary.end)]
-                found[row] = model.tokenizer.decode(kept)
-        return [found[row] for row in range(len(encoded))]
+            for row, output in zip(rows, outputs.tolist(), strict=True):
+                tokens = [
+                    token for token in output[1:] if token not in (vocabulary.pad, vocabulary.end)
+                ]
+                decoded[row] = model.tokenizer.decode(tokens)
+        return [decoded[row] for row in range(len(encoded))]
 
-    return generated
+    return translate
 
 
-def timed(make: Callable[..., Texts], *made_of: Any) -> Callable[..., tuple[float, list[str]]]:
-    """Texts per second, and the texts."""
-    write = make(*made_of)
+def timed(
+    make: Callable[..., Translate], *make_arguments: Any
+) -> Callable[..., tuple[float, list[str]]]:
+    """A function that returns sentences per second and the translations."""
+    translate = make(*make_arguments)
 
-    def measure(*asked: Any) -> tuple[float, list[str]]:
-        began = time.perf_counter()
-        found = write(*asked)
-        return len(found) / (time.perf_counter() - began), found
+    def measure(*arguments: Any) -> tuple[float, list[str]]:
+        start = time.perf_counter()
+        texts = translate(*arguments)
+        return len(texts) / (time.perf_counter() - start), texts
 
     return measure
 
 
 def compare_beam(run: Path, data: Path, rounds: int) -> dict[str, Any]:
-    """Against `generate` on sentences in order, and on batches grouped by length for it."""
+    """lmlab against `generate`, in corpus order and with batches grouped by length."""
     threads, record = torch.get_num_threads(), {}
     with (
-        Apart(timed, our_texts, run, data, threads=threads) as ours,
-        Apart(timed, their_texts, run, data, threads=threads) as theirs,
+        SubprocessMeasurement(timed, lmlab_translator, run, data, threads=threads) as ours,
+        SubprocessMeasurement(timed, marian_translator, run, data, threads=threads) as theirs,
     ):
         theirs(SENTENCES, True)
-        found = theirs(SENTENCES, True)[1]
-        same = sum(a == b for a, b in zip(ours()[1], found, strict=True)) / SENTENCES
-        for gathered in (False, True):
-            tried = {size: theirs(size, gathered)[0] for size in BATCH_SIZES}
-            best = max(tried, key=lambda size: tried[size])
-            turns = taking_turns(
+        their_output = theirs(SENTENCES, True)[1]
+        same = sum(a == b for a, b in zip(ours()[1], their_output, strict=True)) / SENTENCES
+        for grouped in (False, True):
+            rates = {size: theirs(size, grouped)[0] for size in BATCH_SIZES}
+            best = max(rates, key=lambda size: rates[size])
+            turns = measure_alternating(
                 lambda: ours()[0],
-                lambda size=best, how=gathered: theirs(size, how)[0],  # type: ignore[misc]
+                lambda size=best, by_length=grouped: theirs(size, by_length)[0],  # type: ignore[misc]
                 rounds,
             )
-            title = "batches gathered by length for it" if gathered else "sentences as they come"
+            title = "batches gathered by length for it" if grouped else "sentences as they come"
             record[title] = {**turns, "best batch of generate": best}
     return {**record, "same texts": same}
 
@@ -234,7 +240,7 @@ class PlainTransformer(nn.Module):
         super().__init__()
         self.pad = pad
         self.tokens = nn.Embedding(words, WIDTH)
-        self.places = nn.Embedding(SETTINGS["length"], WIDTH)
+        self.positions = nn.Embedding(SETTINGS["length"], WIDTH)
         self.core = nn.Transformer(
             WIDTH, HEADS, LAYERS, LAYERS, 4 * WIDTH, dropout=0.1, batch_first=True
         )
@@ -242,28 +248,28 @@ class PlainTransformer(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        shown, wanted = target[:, :-1], target[:, 1:]
-        unseen = nn.Transformer.generate_square_subsequent_mask(shown.shape[1])
-        read, written = (
-            self.tokens(side) * WIDTH**0.5 + self.places.weight[: side.shape[1]]
-            for side in (source, shown)
+        inputs, labels = target[:, :-1], target[:, 1:]
+        causal_mask = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1])
+        source_vectors, target_vectors = (
+            self.tokens(side) * WIDTH**0.5 + self.positions.weight[: side.shape[1]]
+            for side in (source, inputs)
         )
         values = self.core(
-            read,
-            written,
-            tgt_mask=unseen.isinf(),
+            source_vectors,
+            target_vectors,
+            tgt_mask=causal_mask.isinf(),
             src_key_padding_mask=source == self.pad,
-            tgt_key_padding_mask=shown == self.pad,
+            tgt_key_padding_mask=inputs == self.pad,
             memory_key_padding_mask=source == self.pad,
             tgt_is_causal=True,
         )
         logits = self.head(values)
         return F.cross_entropy(
-            logits.flatten(0, 1), wanted.flatten(), ignore_index=self.pad, reduction="mean"
+            logits.flatten(0, 1), labels.flatten(), ignore_index=self.pad, reduction="mean"
         )
 
 
-def read_pairs(run: Path, data: Path) -> tuple[Any, TokenDataset, LengthBatches]:
+def load_pairs(run: Path, data: Path) -> tuple[Any, TokenDataset, LengthBatches]:
     model = lmlab.load(run).model
     corpus = open_corpus(f"multi30k-de-en:{data}")
     dataset = TokenDataset.build(corpus.splits["train"], model.tokenizer, corpus.layout)
@@ -274,42 +280,42 @@ def read_pairs(run: Path, data: Path) -> tuple[Any, TokenDataset, LengthBatches]
     )
 
 
-def our_training(run: Path, data: Path) -> Callable[[float], float]:
-    """Target tokens per second of ours, with the memory settings of `lmlab train`."""
+def lmlab_training(run: Path, data: Path) -> Callable[[float], float]:
+    """Target tokens per second of lmlab, with the allocator settings of `lmlab train`."""
     retain_freed_memory()
-    model, _, batches = read_pairs(run, data)
-    return partial(rate, our_steps(model.system.train(), batches))
+    model, _, batches = load_pairs(run, data)
+    return partial(rate, lmlab_stepper(model.system.train(), batches))
 
 
 def plain_training(run: Path, data: Path) -> Callable[[float], float]:
-    """The same of the plain one."""
-    model, dataset, batches = read_pairs(run, data)
+    """The same for the model on torch.nn.Transformer."""
+    model, dataset, batches = load_pairs(run, data)
     rows = max(1, len(dataset) // batches.batches_per_epoch())
-    return partial(rate, plain_steps(dataset, rows, model.system.vocabulary))
+    return partial(rate, plain_stepper(dataset, rows, model.system.vocabulary))
 
 
 def compare_training(run: Path, data: Path, rounds: int, seconds: float) -> dict[str, Any]:
     threads = torch.get_num_threads()
     with (
-        Apart(our_training, run, data, threads=threads) as ours,
-        Apart(plain_training, run, data, threads=threads) as theirs,
+        SubprocessMeasurement(lmlab_training, run, data, threads=threads) as ours,
+        SubprocessMeasurement(plain_training, run, data, threads=threads) as theirs,
     ):
         ours(seconds / 3), theirs(seconds / 3)
-        return taking_turns(lambda: ours(seconds), lambda: theirs(seconds), rounds)
+        return measure_alternating(lambda: ours(seconds), lambda: theirs(seconds), rounds)
 
 
-def our_steps(system: Any, batches: LengthBatches) -> Callable[[], int]:
+def lmlab_stepper(system: Any, batches: LengthBatches) -> Callable[[], int]:
     config = TrainingConfig(learning_rate=1e-4)
     optimizer = build_optimizer(system, config)
     parameters = [p for p in system.parameters() if p.requires_grad]
-    under_way = iter(())
+    batch_iterator = iter(())
 
     def step() -> int:
-        nonlocal under_way
-        batch = next(under_way, None)
+        nonlocal batch_iterator
+        batch = next(batch_iterator, None)
         if batch is None:
-            under_way = batches.epoch(0)
-            batch = next(under_way)
+            batch_iterator = batches.epoch(0)
+            batch = next(batch_iterator)
         loss, _ = system(batch)
         loss.total.backward()
         clip_gradients(parameters, 1 / float(loss.count), config.clip)
@@ -320,7 +326,7 @@ def our_steps(system: Any, batches: LengthBatches) -> Callable[[], int]:
     return step
 
 
-def plain_steps(dataset: TokenDataset, rows: int, vocabulary: Any) -> Callable[[], int]:
+def plain_stepper(dataset: TokenDataset, rows: int, vocabulary: Any) -> Callable[[], int]:
     model = PlainTransformer(vocabulary.size, vocabulary.pad).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     generator = torch.Generator().manual_seed(0)
@@ -341,7 +347,7 @@ def plain_steps(dataset: TokenDataset, rows: int, vocabulary: Any) -> Callable[[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--run", type=Path, help="a trained transformer of 3 + 3 layers, 256 wide")
+    parser.add_argument("--run", type=Path, help="trained transformer of 3 + 3 layers, 256 wide")
     parser.add_argument(
         "--minutes", type=float, default=8.0, help="minutes of training without --run"
     )
@@ -350,19 +356,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="seconds of training per round")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    run = options.run or trained(options.data, options.minutes)
+    run = options.run or train_run(options.data, options.minutes)
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "beam": lambda: compare_beam(run, options.data, options.rounds),
         "training": lambda: compare_training(run, options.data, options.rounds, options.seconds),
     }
-    found: dict[str, Any] = {"threads": torch.get_num_threads()}
+    record: dict[str, Any] = {"threads": torch.get_num_threads()}
     if options.out and options.out.exists():
-        found |= json.loads(options.out.read_text(encoding="utf-8"))
+        record |= json.loads(options.out.read_text(encoding="utf-8"))
     for name in options.only or parts:
-        found[name] = parts[name]()
-        print(name, json.dumps(found[name], indent=1), flush=True)
+        record[name] = parts[name]()
+        print(name, json.dumps(record[name], indent=1), flush=True)
         if options.out:
-            options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

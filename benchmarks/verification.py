@@ -1,4 +1,4 @@
-"""The cost of verification: seconds to load a run with and without comparing its hashes.
+"""Cost of verification: seconds to load a run with and without checking its hashes.
 
     python benchmarks/verification.py [--out FILE.json]
 
@@ -33,7 +33,7 @@ ROUNDS = 9
 
 
 def write_run(folder: Path, width: int, layers: int) -> None:
-    """A run of an untrained GPT."""
+    """Write a run of an untrained GPT."""
     spellings = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", *(f"word{n}" for n in range(95)))
     tokenizer = Tokenizer(word_level_tokenizer({word: n for n, word in enumerate(spellings)}))
     settings = {"width": width, "layers": layers, "heads": 4}
@@ -53,36 +53,36 @@ def write_run(folder: Path, width: int, layers: int) -> None:
 
 
 def seconds(folder: Path, *, verify: bool) -> float:
-    """Of one load."""
+    """Seconds of one load."""
     with verification(verify):
-        began = time.perf_counter()
+        start = time.perf_counter()
         load_run(folder)
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
 
 def measure(folder: Path, width: int, layers: int) -> dict[str, Any]:
-    """Medians of a run of this shape."""
+    """Median load times of a run of this shape."""
     write_run(folder, width, layers)
     seconds(folder, verify=True)  # the page cache is warm from here on
     pairs = [(seconds(folder, verify=True), seconds(folder, verify=False)) for _ in range(ROUNDS)]
     size = (folder / "model.safetensors").stat().st_size
-    verified, plain = (statistics.median(each) for each in zip(*pairs, strict=True))
+    verified, unverified = (statistics.median(times) for times in zip(*pairs, strict=True))
     return {
         "megabytes": round(size / 1e6, 2),
         "verified_seconds": round(verified, 4),
-        "unverified_seconds": round(plain, 4),
+        "unverified_seconds": round(unverified, 4),
         "verification_seconds": round(statistics.median(a - b for a, b in pairs), 4),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        found = {name: measure(Path(scratch) / name, *shape) for name, shape in SHAPES.items()}
-    text = json.dumps(found, indent=2)
+        results = {name: measure(Path(scratch) / name, *shape) for name, shape in SHAPES.items()}
+    text = json.dumps(results, indent=2)
     print(text)
     if options.out is not None:
         options.out.write_text(text + "\n")

@@ -3,9 +3,9 @@
     python benchmarks/vit.py [--seeds 5] [--out benchmarks/results/vit.json]
 
 For each seed the images are split again, 1,197 for training, 300 for validation, 300 for test.
-`vit` is trained by its recipe `digits` and keeps its best epoch by validation; the linear model is
-multinomial logistic regression on the pixels, its penalty selected by validation. Figures: test
-accuracy, and the label's surprisal in nats. The predicted label is the most probable of all tokens.
+`vit` is trained by its recipe `digits`, its best epoch selected on validation; the linear model is
+multinomial logistic regression on the pixels, its penalty selected on validation. Metrics: test
+accuracy, and the surprisal of the label in nats. The predicted label is the most probable token.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Inverse penalties to select from by validation."""
+"""Inverse penalties to select from on validation."""
 
 
 def arrays(corpus: Corpus, split: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """(N, 64) pixels from 0 to 1 and (N,) digits."""
     examples = list(corpus.splits[split])
-    pixels = [[int(word) for word in str(each.condition).split()] for each in examples]
-    return np.array(pixels) / 16, np.array([NAMES.index(each.text) for each in examples])
+    pixels = [[int(word) for word in str(example.condition).split()] for example in examples]
+    return np.array(pixels) / 16, np.array([NAMES.index(example.text) for example in examples])
 
 
-def linear_model(corpus: Corpus) -> tuple[NDArray[np.bool_], float]:
+def evaluate_linear(corpus: Corpus) -> tuple[NDArray[np.bool_], float]:
     """Whether each test image is classified correctly, and the mean nats per label."""
     pixels, labels = arrays(corpus, "train")
     held_out, test = arrays(corpus, "validation"), arrays(corpus, "test")
@@ -50,23 +50,23 @@ def linear_model(corpus: Corpus) -> tuple[NDArray[np.bool_], float]:
 
 
 @torch.no_grad()
-def named_by_vit(run: Path, corpus: Corpus, split: str) -> tuple[NDArray[np.bool_], float]:
-    """The same for a run, by its distribution of the first word."""
+def evaluate_vit(run: Path, corpus: Corpus, split: str) -> tuple[NDArray[np.bool_], float]:
+    """The same for a run, from its distribution of the first token."""
     model = load_run(run)
     system, tokenizer = model.system.eval(), model.tokenizer
     examples, vocabulary = list(corpus.splits[split]), model.system.vocabulary
     images = [
-        [vocabulary.start, *tokenizer.encode(str(each.condition)), vocabulary.end]
-        for each in examples
+        [vocabulary.start, *tokenizer.encode(str(example.condition)), vocabulary.end]
+        for example in examples
     ]
     condition = Batch.collate(images, pad=vocabulary.pad)
-    labels = torch.tensor([tokenizer.encode(each.text)[0] for each in examples])
-    first = system.peek(system.start(len(examples), condition=condition))
-    right = (first.log_probs.argmax(-1) == labels).numpy()
-    return right, float(-first.log_prob(labels).mean())
+    labels = torch.tensor([tokenizer.encode(example.text)[0] for example in examples])
+    next_word = system.peek(system.start(len(examples), condition=condition))
+    correct = (next_word.log_probs.argmax(-1) == labels).numpy()
+    return correct, float(-next_word.log_prob(labels).mean())
 
 
-def one_seed(seed: int, settings: dict[str, str]) -> dict[str, float]:
+def compare_models(seed: int, settings: dict[str, str]) -> dict[str, float]:
     """Both models on one split of the images."""
     corpus = open_corpus("digits", seed=seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,31 +74,33 @@ def one_seed(seed: int, settings: dict[str, str]) -> dict[str, float]:
         train(
             "vit", data=corpus, out=run, recipe="digits", settings=settings, seed=seed, quiet=True
         )
-        ours, our_nats = named_by_vit(run, corpus, "test")
-        watched, _ = named_by_vit(run, corpus, "validation")
-    linear, linear_nats = linear_model(corpus)
+        vit, vit_nats = evaluate_vit(run, corpus, "test")
+        validation, _ = evaluate_vit(run, corpus, "validation")
+    linear, linear_nats = evaluate_linear(corpus)
     return {
         "seed": seed,
-        "vit accuracy": float(ours.mean()),
+        "vit accuracy": float(vit.mean()),
         "linear accuracy": float(linear.mean()),
-        "vit nats": our_nats,
+        "vit nats": vit_nats,
         "linear nats": linear_nats,
-        "vit alone right": int((ours & ~linear).sum()),
-        "linear alone right": int((linear & ~ours).sum()),
-        "vit validation accuracy": float(watched.mean()),
+        "vit alone right": int((vit & ~linear).sum()),
+        "linear alone right": int((linear & ~vit).sum()),
+        "vit validation accuracy": float(validation.mean()),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--set", nargs="*", default=[], help="settings of vit or its training")
+    parser.add_argument(
+        "--set", nargs="*", default=[], help="settings of vit or its training, as name=value"
+    )
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    settings = dict(each.split("=", 1) for each in given.set)
+    arguments = parser.parse_args()
+    settings = dict(setting.split("=", 1) for setting in arguments.set)
     rows = []
-    for seed in range(given.seeds):
-        rows.append(one_seed(seed, settings))
+    for seed in range(arguments.seeds):
+        rows.append(compare_models(seed, settings))
         print("  ".join(f"{name} {value:.4g}" for name, value in rows[-1].items()), flush=True)
     summary = {
         name: statistics.mean(row[name] for row in rows) for name in rows[0] if name != "seed"
@@ -106,9 +108,9 @@ def main() -> None:
     gains = [row["vit accuracy"] - row["linear accuracy"] for row in rows]
     summary["lowest gain"], summary["highest gain"] = min(gains), max(gains)
     print("mean  " + "  ".join(f"{name} {value:.4g}" for name, value in summary.items()))
-    if given.out is not None:
+    if arguments.out is not None:
         record = {"rows": rows, "mean": summary, "settings": settings}
-        given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""Word vectors against gensim's: words per second, similarity and analogies; and vector collapse.
+"""Word2vec against gensim's: words per second, similarity, analogies, and vector collapse.
 
     python benchmarks/words.py [--parts speed,quality,collapse] --out benchmarks/results/words.json
     python benchmarks/words.py --draw benchmarks/results/words.json --figure words-collapse.svg
 
 Text: the glosses of WordNet, words with five or more occurrences. Both sides: width 100, window 5,
-five negatives by counts^0.75, subsampling of frequent words at 1e-3, two threads.
+five negatives sampled by counts^0.75, subsampling of frequent words at 1e-3, two threads.
 
-speed: effective words (after subsampling) per second over one pass of the first 30,000 lines, the
+speed: effective words (after subsampling) per second over one epoch of the first 30,000 lines, the
 sides alternating; gensim once from lists of words and once from a file.
 
-quality: five passes over the whole split, the same learning rates; Spearman's correlation with the
-path similarity of nouns in WordNet, and the accuracy of plural analogies (year : years = day : ?),
-a word against all others; means and spreads over seeds.
+quality: five epochs over the training split, the same learning rates; Spearman's correlation with
+the path similarity of nouns in WordNet, and the accuracy of plural analogies (year : years =
+day : ?) with all words as candidates; means and standard deviations over seeds.
 
-collapse: the mean cosine between the vectors of the thousand most frequent words after each pass,
+collapse: the mean cosine between the vectors of the thousand most frequent words after each epoch,
 with 0, 1 and 5 negatives.
 """
 
@@ -53,20 +53,20 @@ from lmlab.training.word2vec_fitter import TextChunks
 
 THREADS = 2
 RATES = {"skipgram": 0.025, "cbow": 0.05}
-"""word2vec's own, on both sides."""
+"""Learning rates: word2vec's defaults, on both sides."""
 EPOCHS = 5
 SPEED_LINES = 30_000
-STRETCH = 8192
+CHUNK_SIZE = 8192
 PLURALS = 40
-"""Nouns; each two make an analogy."""
+"""Number of nouns; each ordered pair makes an analogy."""
 
 
-def training_lines(corpus: Corpus, most: int | None = None) -> list[list[str]]:
-    return [each.text.split() for each in islice(corpus.splits["train"], most)]
+def training_lines(corpus: Corpus, limit: int | None = None) -> list[list[str]]:
+    return [example.text.split() for example in islice(corpus.splits["train"], limit)]
 
 
-def gensim_model(name: str, **settings: Any) -> Word2Vec:
-    return Word2Vec(
+def gensim_model(name: str, **settings: Any) -> Any:
+    return gensim.models.Word2Vec(
         vector_size=100,
         window=5,
         negative=5,
@@ -81,8 +81,10 @@ def gensim_model(name: str, **settings: Any) -> Word2Vec:
     )
 
 
-def built(name: str, dataset: TokenDataset, *, seed: int = 0, **settings: Any) -> Word2Vec:
-    """An untrained system, set up with the data."""
+def build_untrained(
+    name: str, dataset: TokenDataset, *, seed: int = 0, **settings: Any
+) -> Word2Vec:
+    """An untrained system, set up with the data's counts."""
     module = system_module(name)
     config = replace(module.SIZES["small"], threads=THREADS, **settings)
     torch.manual_seed(seed)
@@ -91,46 +93,46 @@ def built(name: str, dataset: TokenDataset, *, seed: int = 0, **settings: Any) -
     return system
 
 
-def one_pass(stretches: TextChunks, epoch: int, rate: float) -> None:
+def train_epoch(chunks: TextChunks, epoch: int, rate: float) -> None:
     """One training epoch, without reports."""
-    count = stretches.per_epoch()
+    count = chunks.per_epoch()
     with ThreadPoolExecutor(THREADS) as pool:
         futures = [
-            pool.submit(stretches.step, epoch * count + at, stretches.chunk_index(epoch, at), rate)
-            for at in range(count)
+            pool.submit(chunks.step, epoch * count + index, chunks.chunk_index(epoch, index), rate)
+            for index in range(count)
         ]
-        for each in futures:
-            each.result()
+        for future in futures:
+            future.result()
 
 
 def first_lines(corpus: Corpus, count: int) -> TokenDataset:
     tokenizer = tokenizer_for(corpus, min_count=5)
-    whole = TokenDataset.build(corpus.splits["train"], tokenizer, corpus.layout, progress=False)
-    cut = int(whole.lengths[:count].sum())
+    dataset = TokenDataset.build(corpus.splits["train"], tokenizer, corpus.layout, progress=False)
+    cut = int(dataset.lengths[:count].sum())
 
     class First:
-        vocabulary = whole.vocabulary
-        stream = whole.stream[:cut]
+        vocabulary = dataset.vocabulary
+        stream = dataset.stream[:cut]
 
     return First()  # type: ignore[return-value]
 
 
-def timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
     """Seconds of a call, and its result."""
-    began = time.perf_counter()
-    found = work(*arguments)
-    return time.perf_counter() - began, found
+    start = time.perf_counter()
+    result = function(*arguments)
+    return time.perf_counter() - start, result
 
 
 def speed(corpus: Corpus, name: str, rounds: int) -> dict[str, Any]:
     """Effective words per second of both sides, in alternation."""
     dataset = first_lines(corpus, SPEED_LINES)
-    system = built(name, dataset)
-    law = system.objective.unigram
+    system = build_untrained(name, dataset)
+    unigram = system.objective.unigram
     words = np.bincount(np.asarray(dataset.stream), minlength=dataset.vocabulary.size)
-    effective = float((law.keep_probabilities().numpy() * words).sum())
-    stretches = TextChunks(system, dataset.stream, size=STRETCH, seed=0)
-    one_pass(stretches, 0, RATES[name])  # compiled, and the caches warm
+    effective = float((unigram.keep_probabilities().numpy() * words).sum())
+    chunks = TextChunks(system, dataset.stream, size=CHUNK_SIZE, seed=0)
+    train_epoch(chunks, 0, RATES[name])  # compile, and warm the caches
 
     lines = training_lines(corpus, SPEED_LINES)
     peer = gensim_model(name)
@@ -140,18 +142,18 @@ def speed(corpus: Corpus, name: str, rounds: int) -> dict[str, Any]:
         file = Path(folder) / "text.txt"
         file.write_text("\n".join(map(" ".join, lines)) + "\n", encoding="utf-8")
         total = sum(map(len, lines))
-        ways: dict[str, Callable[[], Any]] = {
+        peers: dict[str, Callable[[], Any]] = {
             "gensim lists": lambda: peer.train(lines, total_examples=len(lines), epochs=1),
             "gensim file": lambda: peer.train(
                 corpus_file=str(file), total_examples=len(lines), total_words=total, epochs=1
             ),
         }
         for number in range(rounds):
-            taken, _ = timed(one_pass, stretches, number + 1, RATES[name])
-            rates["ours"].append(effective / taken)
-            for way, work in ways.items():
-                taken, (trained, _) = timed(work)
-                rates[way].append(trained / taken)
+            seconds, _ = timed(train_epoch, chunks, number + 1, RATES[name])
+            rates["ours"].append(effective / seconds)
+            for peer_name, train_peer in peers.items():
+                seconds, (trained, _) = timed(train_peer)
+                rates[peer_name].append(trained / seconds)
     return {
         "effective share": effective / sum(map(len, lines)),
         "rates": rates,
@@ -161,34 +163,36 @@ def speed(corpus: Corpus, name: str, rounds: int) -> dict[str, Any]:
 
 
 def plural_questions(vectors: WordVectors, counts: dict[str, int]) -> list[tuple[str, ...]]:
-    """Four words each: a noun and its plural, and another noun with its own."""
+    """Analogies of four words: a noun, its plural, another noun, its plural."""
     nouns = {word for pair in similar_nouns() for word in (pair.first, pair.second)}
     pairs = [word for word in nouns if word in vectors.index and f"{word}s" in vectors.index]
     pairs.sort(key=lambda word: (-min(counts[word], counts[f"{word}s"]), word))
     return [(a, f"{a}s", b, f"{b}s") for a, b in permutations(pairs[:PLURALS], 2)]
 
 
-def judged(vectors: WordVectors, counts: dict[str, int]) -> dict[str, float]:
+def evaluate_vectors(vectors: WordVectors, counts: dict[str, int]) -> dict[str, float]:
     questions = plural_questions(vectors, counts)
     answers = vectors.analogies([(a, b, c) for a, b, c, _ in questions])
-    right = [found[0].word == d for found, (*_, d) in zip(answers, questions, strict=True)]
+    correct = [
+        candidates[0].word == d for candidates, (*_, d) in zip(answers, questions, strict=True)
+    ]
     agreement = vectors.similarity_correlation(similar_nouns())
     return {
         "similarity": agreement.spearman,
         "pairs": agreement.pairs,
-        "analogies": statistics.mean(right),
-        "questions": len(right),
+        "analogies": statistics.mean(correct),
+        "questions": len(correct),
     }
 
 
 def quality(corpus: Corpus, name: str, seed: int) -> dict[str, Any]:
-    """Metrics of both sides' vectors after five passes, and training seconds."""
+    """Metrics of both sides' vectors after five epochs, and training seconds."""
     lines = training_lines(corpus)
     peer = gensim_model(name, seed=seed + 1)
     peer.build_vocab(lines)
-    took, _ = timed(lambda: peer.train(lines, total_examples=len(lines), epochs=EPOCHS))
+    seconds, _ = timed(lambda: peer.train(lines, total_examples=len(lines), epochs=EPOCHS))
     counts = {word: peer.wv.get_vecattr(word, "count") for word in peer.wv.index_to_key}
-    theirs = judged(WordVectors(peer.wv.index_to_key, peer.wv.vectors), counts)
+    theirs = evaluate_vectors(WordVectors(peer.wv.index_to_key, peer.wv.vectors), counts)
     with tempfile.TemporaryDirectory() as folder:
         run = train(
             name,
@@ -200,34 +204,34 @@ def quality(corpus: Corpus, name: str, seed: int) -> dict[str, Any]:
             quiet=True,
         )
         model = load_run(run.path)
-        ours = judged(word_vectors(model.system, model.tokenizer), counts)
+        ours = evaluate_vectors(word_vectors(model.system, model.tokenizer), counts)
     return {
         "system": name,
         "seed": seed,
         "ours": ours | {"seconds with a validation": run.seconds},
-        "gensim": theirs | {"seconds": took},
+        "gensim": theirs | {"seconds": seconds},
     }
 
 
 def collapse(corpus: Corpus, name: str, negatives: int, seed: int, epochs: int) -> dict[str, Any]:
-    """The mean cosine of two different words among the thousand most frequent, pass by pass."""
+    """Mean cosine between the vectors of the thousand most frequent words, by epoch."""
     dataset = first_lines(corpus, SPEED_LINES)
-    system = built(name, dataset, seed=seed, negatives=negatives)
-    law = system.objective.unigram
-    frequent = law.counts.masked_fill(~law.is_word, 0).topk(1000).indices
-    stretches = TextChunks(system, dataset.stream, size=STRETCH, seed=seed)
+    system = build_untrained(name, dataset, seed=seed, negatives=negatives)
+    unigram = system.objective.unigram
+    frequent = unigram.counts.masked_fill(~unigram.is_word, 0).topk(1000).indices
+    chunks = TextChunks(system, dataset.stream, size=CHUNK_SIZE, seed=seed)
     cosines = []
     for epoch in range(epochs + 1):
         directions = torch.nn.functional.normalize(system.vectors()[frequent].detach(), dim=-1)
         total = directions.sum(0).square().sum().item()
         cosines.append((total - 1000) / (1000 * 999))
         if epoch < epochs:
-            one_pass(stretches, epoch, RATES[name])
+            train_epoch(chunks, epoch, RATES[name])
     return {"system": name, "negatives": negatives, "seed": seed, "mean cosine": cosines}
 
 
-def draw(records: list[dict[str, Any]], path: Path) -> None:
-    """Plot mean cosine by pass, one line per number of negatives, one panel per system."""
+def plot(records: list[dict[str, Any]], path: Path) -> None:
+    """Plot mean cosine by epoch, one line per number of negatives, one panel per system."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -244,16 +248,16 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
             means = np.mean(rows, axis=0)
             label = "no negatives" if negatives == 0 else f"{negatives} negative(s)"
             axis.plot(range(len(means)), means, marker="o", label=label)
-        axis.set(title=name, xlabel="passes over the text", ylim=(-0.05, 1.05))
-    axes[0].set(ylabel="mean cosine of two words")
+        axis.set(title=name, xlabel="epochs", ylim=(-0.05, 1.05))
+    axes[0].set(ylabel="mean cosine between words")
     axes[1].legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path)
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation over seeds of each score of each side."""
-    found: dict[str, Any] = {}
+    """Mean and standard deviation over seeds, by system, side and metric."""
+    result: dict[str, Any] = {}
     for name in RATES:
         chosen = [row for row in rows if row["system"] == name]
         if not chosen:
@@ -262,8 +266,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             for score in ("similarity", "analogies"):
                 values = [row[side][score] for row in chosen]
                 spread = statistics.stdev(values) if len(values) > 1 else 0.0
-                found[f"{name} {side} {score}"] = [statistics.mean(values), spread]
-    return found
+                result[f"{name} {side} {score}"] = [statistics.mean(values), spread]
+    return result
 
 
 def main() -> None:
@@ -271,17 +275,19 @@ def main() -> None:
     parser.add_argument("--parts", default="speed,quality,collapse")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=10, help="passes of the collapse")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of the collapse part")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--draw", type=Path, help="a record to plot instead of training")
+    parser.add_argument("--draw", type=Path, help="plot this record instead of training")
     parser.add_argument("--figure", type=Path, default=Path("words-collapse.svg"))
-    given = parser.parse_args()
-    if given.draw:
-        draw(json.loads(given.draw.read_text(encoding="utf-8"))["collapse"], given.figure)
+    arguments = parser.parse_args()
+    if arguments.draw:
+        plot(json.loads(arguments.draw.read_text(encoding="utf-8"))["collapse"], arguments.figure)
         return
     corpus = open_corpus("wordnet")
-    before = json.loads(given.out.read_text()) if given.out and given.out.exists() else {}
-    record: dict[str, Any] = before | {
+    existing = (
+        json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else {}
+    )
+    record: dict[str, Any] = existing | {
         "versions": {
             "gensim": gensim.__version__,
             "numba": numba.__version__,
@@ -291,33 +297,33 @@ def main() -> None:
         "threads": THREADS,
     }
 
-    began = time.perf_counter()
+    start = time.perf_counter()
 
     def save(part: str) -> None:
         """Save a part with its command, since parts may come from several commands."""
         record.setdefault("made by", {})[part] = {
             "command": " ".join(["python benchmarks/words.py", *sys.argv[1:]]),
-            "seconds since its start": time.perf_counter() - began,
+            "seconds since its start": time.perf_counter() - start,
             "load of the machine at its end": os.getloadavg()[0],
         }
         print(json.dumps(record, indent=1)[-600:], flush=True)
-        if given.out is not None:
-            given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
-    if "speed" in given.parts:
-        record["speed"] = {name: speed(corpus, name, given.rounds) for name in RATES}
+    if "speed" in arguments.parts:
+        record["speed"] = {name: speed(corpus, name, arguments.rounds) for name in RATES}
         save("speed")
-    if "collapse" in given.parts:
+    if "collapse" in arguments.parts:
         record["collapse"] = [
-            collapse(corpus, name, negatives, seed, given.epochs)
+            collapse(corpus, name, negatives, seed, arguments.epochs)
             for name in RATES
             for negatives in (0, 1, 5)
             for seed in range(2)
         ]
         save("collapse")
-    if "quality" in given.parts:
+    if "quality" in arguments.parts:
         record["quality"] = []
-        for seed in range(given.seeds):
+        for seed in range(arguments.seeds):
             for name in RATES:
                 record["quality"].append(quality(corpus, name, seed))
                 record["quality summary"] = summary(record["quality"])

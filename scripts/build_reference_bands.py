@@ -1,11 +1,11 @@
-"""Make the bands of `lmlab doctor`: where the loss of healthy runs is after so many tokens.
+"""Build the reference bands of `lmlab doctor`: the range of held-out loss of healthy runs.
 
     python scripts/build_reference_bands.py [--work DIR] [--only CORPUS ...]
 
-Trains the systems below with their default settings on the built-in corpora, and writes for each
-corpus and family the lowest and the highest held-out loss by training tokens seen into
-src/lmlab/data/reference_bands.json. A run that is there in DIR is not trained again. About an hour
-on one core; nothing in it depends on the machine but its last digits.
+Trains the systems below with their default settings on the built-in corpora. For each corpus and
+family, writes the lowest and highest held-out loss by number of training tokens to
+src/lmlab/data/reference_bands.json. Finished runs in DIR are reused. Takes about an hour on one
+core; between machines only the last digits differ.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SYSTEMS = (
     "lstm-sphere",
     "gru-mixture",
 )
-"""Strong and weak ones of each family, so that a band holds what its family can do."""
+"""Strong and weak systems of each family, so that a band covers the range of its family."""
 SIZES = ("tiny", "small")
 EPOCHS = 5
 LARGE = {"wordnet": ("ngram", "window", "lstm")}
-"""Corpora too large for so many runs: fewer systems, part of an epoch, looked at often."""
+"""Systems for large corpora: fewer of them, trained for part of an epoch, evaluated often."""
 LARGE_BUDGET = {"steps": 200, "evaluate_every": 50}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """One run that the bands are made from."""
+    """A reference run: corpus, system and size."""
 
     corpus: str
     system: str
@@ -64,15 +64,15 @@ class Reference:
 
 
 def references(corpora: list[str]) -> Iterator[Reference]:
-    """The runs of the given corpora."""
+    """The reference runs of the given corpora."""
     for corpus in corpora:
         for system in LARGE.get(corpus, SYSTEMS):
             for size in SIZES:
                 yield Reference(corpus=corpus, system=system, size=size)
 
 
-def trained(reference: Reference, work: Path) -> RunFolder:
-    """The finished run, trained now where it is not there."""
+def train_reference(reference: Reference, work: Path) -> RunFolder:
+    """Train a reference run, or resume it if its folder exists."""
     out = work / reference.folder
     budget: dict[str, Any] = {"epochs": EPOCHS}
     if reference.corpus in LARGE and find_system(reference.system).fitting == "gradient":
@@ -89,43 +89,43 @@ def trained(reference: Reference, work: Path) -> RunFolder:
     return RunFolder(out)
 
 
-def curve(run: RunFolder) -> list[tuple[float, float]]:
-    """Training tokens seen and held-out loss, best so far."""
+def loss_curve(run: RunFolder) -> list[tuple[float, float]]:
+    """Number of training tokens and lowest held-out loss so far, at each evaluation."""
     best, points = float("inf"), []
-    for look in parse_training_history(read_metrics(run.metrics)).held_out:
-        best = min(best, look.loss)
-        points.append((look.tokens, best))
+    for evaluation in parse_training_history(read_metrics(run.metrics)).held_out:
+        best = min(best, evaluation.loss)
+        points.append((evaluation.tokens, best))
     return points
 
 
 def bands(curves: dict[Reference, list[tuple[float, float]]]) -> dict[str, Any]:
-    """By family: the systems, and for each moment that all curves have the span of their losses."""
+    """By family: systems and range of losses at each token count that all curves share."""
     by_family: dict[str, list[Reference]] = defaultdict(list)
     for reference in curves:
         by_family[find_system(reference.system).family].append(reference)
         by_family[ANY_FAMILY].append(reference)
-    made = {}
+    families = {}
     for family, members in sorted(by_family.items()):
-        # A model fitted in one pass has one figure, which says nothing of the way there.
-        stepped = [member for member in members if len(curves[member]) > 1] or members
-        moments = sorted(set.intersection(*({t for t, _ in curves[m]} for m in stepped)))
+        # A model fitted in one pass has one point and no curve: leave it out if others have one.
+        with_curve = [member for member in members if len(curves[member]) > 1] or members
+        token_counts = sorted(set.intersection(*({t for t, _ in curves[m]} for m in with_curve)))
         points = []
-        for moment in moments:
-            losses = [dict(curves[member])[moment] for member in stepped]
-            points.append([moment, round(min(losses), 4), round(max(losses), 4)])
-        systems = list(dict.fromkeys(member.system for member in stepped))
-        made[family] = {"systems": systems, "points": points}
-    return made
+        for tokens in token_counts:
+            losses = [dict(curves[member])[tokens] for member in with_curve]
+            points.append([tokens, round(min(losses), 4), round(max(losses), 4)])
+        systems = list(dict.fromkeys(member.system for member in with_curve))
+        families[family] = {"systems": systems, "points": points}
+    return families
 
 
-def entry(corpus: str, work: Path) -> dict[str, Any]:
-    """All that the file tells of a corpus."""
+def corpus_record(corpus: str, work: Path) -> dict[str, Any]:
+    """Record of one corpus: tokenizer, vocabulary size and bands."""
     curves: dict[Reference, list[tuple[float, float]]] = {}
     config: dict[str, Any] = {}
     for reference in references([corpus]):
         print(reference.folder, flush=True)
-        run = trained(reference, work)
-        config, curves[reference] = run.read_config(), curve(run)
+        run = train_reference(reference, work)
+        config, curves[reference] = run.read_config(), loss_curve(run)
     return {
         "tokenizer": config["tokenizer"],
         "vocabulary": config["vocabulary"]["size"],
@@ -135,15 +135,21 @@ def entry(corpus: str, work: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, default=Path("runs/reference"))
-    parser.add_argument("--only", nargs="*", default=list(builtin_descriptions()))
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/reference"), help="folder of the runs"
+    )
+    parser.add_argument(
+        "--only", nargs="*", default=list(builtin_descriptions()), help="corpora [default: all]"
+    )
     options = parser.parse_args()
     for corpus in options.only:
         if corpus not in builtin_descriptions():
-            raise UserError(f"there is no built-in corpus {corpus}.")
-        made = entry(corpus, options.work)
-        known = json.loads(TARGET.read_text(encoding="utf-8")) if TARGET.exists() else {}
-        corpora = {**known.get("corpora", {}), corpus: made}
+            raise UserError(
+                f"unknown built-in corpus {corpus}; try {', '.join(builtin_descriptions())}."
+            )
+        record = corpus_record(corpus, options.work)
+        previous = json.loads(TARGET.read_text(encoding="utf-8")) if TARGET.exists() else {}
+        corpora = {**previous.get("corpora", {}), corpus: record}
         content = {
             "made by": "python scripts/build_reference_bands.py",
             "points": "training tokens seen, lowest and highest held-out loss in nats per token",

@@ -1,11 +1,11 @@
-"""Make the compact WordNet of the package from Princeton's WordNet 3.0 files.
+"""Build the compact WordNet file of the package from Princeton's WordNet 3.0 files.
 
 apt-get install wordnet-base
 python scripts/build_wordnet.py /usr/share/wordnet src/lmlab/data/wordnet/wordnet.gz
 
 The files (`data.noun`, `index.noun`, `cntlist.rev`, `noun.exc` …) are described in the manual pages
-wndb(5WN), cntlist(5WN) and senseidx(5WN). Not kept: verb frames and the sentences that illustrate
-them.
+wndb(5WN), cntlist(5WN) and senseidx(5WN). Verb frames and their example sentences are left
+out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_synsets(folder: Path) -> list[Synset]:
 
 
 def read_exceptions(folder: Path) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Irregular forms by part of speech, each with its lemmas: `wolves` with `wolf`."""
+    """Irregular forms and their lemmas, by part of speech: `wolves` has the lemma `wolf`."""
     exceptions: dict[str, dict[str, tuple[str, ...]]] = {}
     for letter, part in PARTS_OF_SPEECH.items():
         forms = exceptions[letter] = {}
@@ -58,7 +58,7 @@ def read_exceptions(folder: Path) -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def parse_synset(line: str, letter: str, numbers: dict[tuple[str, str], int]) -> Synset:
-    """Parse a line of `data.*`: offset, file, type, words, pointers, frames, gloss; zero counts."""
+    """Parse a line of `data.*`: offset, file, type, words, pointers, frames, gloss; counts 0."""
     data, gloss = line.split(" | ", 1)
     offset, file, kind, size, *fields = data.split()
     words, fields = fields[: 2 * int(size, 16)], fields[2 * int(size, 16) :]
@@ -85,14 +85,16 @@ def parse_synset(line: str, letter: str, numbers: dict[tuple[str, str], int]) ->
 def split_gloss(gloss: str) -> tuple[str, tuple[str, ...]]:
     """Split a gloss into definition and examples, without quotation marks or author names.
 
-    An example is a quotation after a semicolon or the like; words quoted inside the definition stay
-    there. Twenty glosses have an unbalanced quotation mark: in them each part that begins or ends
-    with one is an example.
+    An example is a quotation after a semicolon or similar punctuation; words quoted inside the
+    definition remain part of it. Twenty glosses have an unbalanced quotation mark: in these, each
+    part that begins or ends with one is an example.
     """
     gloss = gloss.strip()
     if gloss.count('"') % 2:
         return _split_unbalanced(gloss)
-    quotes = [quote for quote in _QUOTED.finditer(gloss) if _ends_a_part(gloss[: quote.start()])]
+    quotes = [
+        quote for quote in _QUOTED.finditer(gloss) if _is_example_position(gloss[: quote.start()])
+    ]
     definition = gloss[: quotes[0].start()] if quotes else gloss
     return definition.strip(" ;:,"), tuple(quote[1].strip() for quote in quotes)
 
@@ -104,7 +106,7 @@ def _split_unbalanced(gloss: str) -> tuple[str, tuple[str, ...]]:
     return definition.strip(' "'), tuple(example.strip('" ') for example in examples)
 
 
-def _ends_a_part(before: str) -> bool:
+def _is_example_position(before: str) -> bool:
     """Whether a quotation after this text is an example rather than part of the definition."""
     before = before.rstrip()
     if before.count("(") > before.count(")"):
@@ -169,13 +171,13 @@ def _lines(path: Path) -> Iterator[str]:
         yield from path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise UserError(
-            f"WordNet's file {path.name} cannot be read in {path.parent} ({error.strerror}); give "
-            "the folder that Debian's package wordnet-base fills."
+            f"WordNet's file {path.name} cannot be read in {path.parent} ({error.strerror}); try "
+            "/usr/share/wordnet, the folder of Debian's package wordnet-base."
         ) from error
 
 
 def write_compact(path: Path, synsets: Iterable[Synset], exceptions: Exceptions) -> None:
-    """Write the file, without timestamps or paths."""
+    """Write the compact file; reproducible, without timestamps or paths."""
     lines = [FILE_HEADER, *map(encode_synset, synsets), ""]
     for part, forms in exceptions.items():
         lines += ["\t".join([part, form, *lemmas]) for form, lemmas in forms.items()]
@@ -203,9 +205,9 @@ def _encode_relation(relation: Relation) -> str:
 
 
 def main() -> None:
-    """Read the folder, write the file, say how large it is."""
+    """Read the folder, write the file and print its size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where data.noun and its like are")
+    parser.add_argument("folder", type=Path, help="folder with data.noun, index.noun, …")
     parser.add_argument("out", type=Path, help="the compact file to write")
     arguments = parser.parse_args()
     synsets = read_synsets(arguments.folder)

@@ -1,4 +1,4 @@
-"""Draw docs/images/grammar.svg, the README's picture, from the runs that `make demo` left.
+"""Plot docs/images/grammar.svg, the figure of the README, from the runs of `make demo`.
 
 make demo
 .venv/bin/python scripts/draw_readme_picture.py
@@ -17,38 +17,40 @@ from lmlab.training.run_folder import RunFolder
 from lmlab.training.training_logs import read_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
-PICTURE = ROOT / "docs" / "images" / "grammar.svg"
-INK = (
+FIGURE = ROOT / "docs" / "images" / "grammar.svg"
+STYLE = (
     "<style>svg { color: #24292f; } "
     "@media (prefers-color-scheme: dark) { svg { color: #e6edf3; } }</style>"
 )
-"""A picture that stands alone has no page to take its colour from."""
+"""Text colour; a standalone SVG cannot inherit one from a page."""
 
 
-def draw(folder: Path) -> str:
-    """The curves of all runs of a folder over the entropy of what they were trained on."""
+def training_curves_svg(folder: Path) -> str:
+    """Training curves of all runs of a folder, with the entropy of their corpus as the floor."""
     runs = [RunFolder(path.parent) for path in sorted(folder.glob("*/config.json"))]
     entropies = {true_entropy(run.read_config()) for run in runs}
-    assert len(entropies) == 1, f"the runs of {folder} were trained on several corpora"
+    assert len(entropies) == 1, f"the runs in {folder} must share one corpus"
     curves = [loss_curve_from_metrics(run.path.name, read_metrics(run.metrics)) for run in runs]
-    # In the legend as on the page: the highest last loss first.
+    # Order of the legend as in the plot: highest final loss first.
     ordered = sorted(curves, key=lambda curve: -curve.held_out[-1][1])
-    looks = [replace(curve, colour_index=place) for place, curve in enumerate(ordered)]
-    picture = draw_training_curves(looks, floor=entropies.pop())
-    opening, bracket, rest = picture.partition(">")
-    return f"{opening}{bracket}\n{INK}{rest.rstrip()}\n"
+    coloured = [replace(curve, colour_index=index) for index, curve in enumerate(ordered)]
+    svg = draw_training_curves(coloured, floor=entropies.pop())
+    tag, bracket, rest = svg.partition(">")
+    return f"{tag}{bracket}\n{STYLE}{rest.rstrip()}\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("runs", nargs="?", default="runs/demo/grammar", type=Path)
+    parser.add_argument(
+        "runs", nargs="?", default="runs/demo/grammar", type=Path, help="folder of the runs"
+    )
     folder = parser.parse_args().runs
     if not list(folder.glob("*/config.json")):
-        print(f"there are no runs in {folder}; make them with `make demo`", file=sys.stderr)
+        print(f"no runs in {folder}; run `make demo` first.", file=sys.stderr)
         return 2
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(draw(folder), encoding="utf-8")
-    print(f"drawn: {PICTURE.relative_to(ROOT)}")
+    FIGURE.parent.mkdir(exist_ok=True)
+    FIGURE.write_text(training_curves_svg(folder), encoding="utf-8")
+    print(f"wrote {FIGURE.relative_to(ROOT)}")
     return 0
 
 

@@ -1,15 +1,15 @@
-"""Golden record: what every system computes at its tiny size, bit by bit.
+"""Golden record: exact outputs of every system at its tiny size.
 
 A refactoring must not change a number. `record` trains each system of the zoo for a few steps and
-writes down its training losses and what the verbs print of it: scores by each method, samples and
-beam search for a seed, fills, translations, answers, links. `compare` does the same again and
-lists every difference. Numbers are compared exactly, so both must run on one machine, with one
+records its training losses and the output of the commands: scores by each method, samples and beam
+search with a fixed seed, fills, translations, answers, links. `compare` repeats this and lists
+every difference. Numbers are compared exactly, so both must run on the same machine, with one
 thread:
 
     python scripts/golden.py record golden.json
     python scripts/golden.py compare golden.json [--only gpt bert]
 
-Of a JSON output the numbers and texts are recorded and not the keys, so that fields may be renamed.
+Of JSON output, numbers and texts are recorded but not keys, so that fields can be renamed.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ REFUSED = "refused"
 
 
 def write_inputs(folder: Path) -> None:
-    """A corpus, pairs of texts, documents, knowledge and minimal pairs in a dozen words."""
-    draw = random.Random(0)
+    """Write a corpus, text pairs, documents, knowledge and minimal pairs of about a dozen words."""
+    rng = random.Random(0)
     nouns, verbs = ("dog", "cat", "girl", "bird"), ("sees", "likes", "hears")
 
     def sentence() -> str:
-        subject = f"{draw.choice(('the', 'a'))} {draw.choice(nouns)}"
-        if draw.random() < 0.3:
-            subject += f" that the {draw.choice(nouns)} {draw.choice(verbs)}"
-        if draw.random() < 0.4:
+        subject = f"{rng.choice(('the', 'a'))} {rng.choice(nouns)}"
+        if rng.random() < 0.3:
+            subject += f" that the {rng.choice(nouns)} {rng.choice(verbs)}"
+        if rng.random() < 0.4:
             return f"{subject} sleeps"
-        return f"{subject} {draw.choice(verbs)} {draw.choice(('the', 'a'))} {draw.choice(nouns)}"
+        return f"{subject} {rng.choice(verbs)} {rng.choice(('the', 'a'))} {rng.choice(nouns)}"
 
     for kind in ("corpus", "pairs"):
         (folder / kind).mkdir()
@@ -78,7 +78,7 @@ def write_inputs(folder: Path) -> None:
 
 
 def write_knowledge(folder: Path) -> None:
-    """Four entities, some of which share a name."""
+    """Write a knowledge base of four entities, two of which share a name."""
     folder.mkdir()
     tables = {
         "entities": "Dog\tan animal\tdog\nCat\tan animal\tcat\nBird\tit flies\tbird\n"
@@ -90,23 +90,23 @@ def write_knowledge(folder: Path) -> None:
         (folder / f"{name}.tsv").write_text(text, encoding="utf-8")
 
 
-def outcome(*arguments: str | Path) -> str | None:
-    """What a command prints on standard output, or None where it is refused."""
-    printed, complaints = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
+def run_command(*arguments: str | Path) -> str | None:
+    """Standard output of a command, or None if it ends with a user error (exit code 2)."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         code = lmlab([str(argument) for argument in arguments])
     if code not in (0, 2):
         raise SystemExit(
-            f"lmlab {' '.join(map(str, arguments))} ended with {code}: {complaints.getvalue()}"
+            f"lmlab {' '.join(map(str, arguments))} ended with {code}: {stderr.getvalue()}"
         )
-    return printed.getvalue() if code == 0 else None
+    return stdout.getvalue() if code == 0 else None
 
 
 def values(document: Any) -> Iterator[str]:
-    """Numbers and strings of a JSON document in their order, numbers as exact literals."""
+    """Numbers and strings of a JSON document in document order, numbers as exact literals."""
     if isinstance(document, Mapping):
         for key, value in document.items():
-            if key != "seconds":  # of no two runs the same
+            if key != "seconds":  # differs between any two runs
                 yield from values(value)
     elif isinstance(document, list):
         for value in document:
@@ -119,74 +119,74 @@ def values(document: Any) -> Iterator[str]:
         yield document
 
 
-def recorded(printed: str | None) -> list[str] | str:
-    """An output as a list of values where it is JSON (one document, or one a line), else lines."""
-    if printed is None:
+def flatten_output(output: str | None) -> list[str] | str:
+    """Values of an output that is JSON (one document, or one per line), else its lines."""
+    if output is None:
         return REFUSED
-    for texts in ([printed], printed.splitlines()):
+    for texts in ([output], output.splitlines()):
         with contextlib.suppress(ValueError):
             return [value for text in texts for value in values(json.loads(text))]
-    return printed.splitlines()
+    return output.splitlines()
 
 
 def numbers(record: list[str] | str) -> list[str] | str:
-    """A record without its texts: conventions and kinds are sentences, and may be reworded."""
+    """A record without its texts, since descriptions of conventions and kinds may be reworded."""
     if isinstance(record, str):
         return record
     return [value for value in record if value[:1].isdigit() or value[:1] == "-"]
 
 
 class Recorder:
-    """Trains systems in a temporary folder and collects what they compute."""
+    """Trains systems in a temporary folder and collects their outputs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         write_inputs(folder)
 
     def train(self, name: str, data: str) -> Path:
-        """A run of a few steps; one that another is based on is trained once."""
+        """Train for a few steps; a run that others use as their base is trained once."""
         card = catalogue()[name]
         run = self.folder / "runs" / f"{name}-{data}"
         if run.exists():
             return run
-        words: list[str | Path] = ["train", name, "--data", self.folder / data, "--out", run]
-        words += ["--size", "tiny", "--set", *SETTINGS]
+        arguments: list[str | Path] = ["train", name, "--data", self.folder / data, "--out", run]
+        arguments += ["--size", "tiny", "--set", *SETTINGS]
         if card.fitting in ("gradient", "words"):
-            words += ["--steps", str(STEPS)]
+            arguments += ["--steps", str(STEPS)]
         elif card.fitting == "em":
-            words += ["--epochs", "2"]
+            arguments += ["--epochs", "2"]
         if card.base:
-            words += ["--base", self.train(card.base, data)]
+            arguments += ["--base", self.train(card.base, data)]
         if "knowledge" in card.needs:
-            words += ["--knowledge", self.folder / "knowledge"]
+            arguments += ["--knowledge", self.folder / "knowledge"]
         if "documents" in card.needs:
-            words += ["--documents", self.folder / "documents.txt"]
-        return run if outcome(*words) is not None else self.folder / REFUSED
+            arguments += ["--documents", self.folder / "documents.txt"]
+        return run if run_command(*arguments) is not None else self.folder / REFUSED
 
     def system(self, name: str) -> dict[str, list[str] | str]:
-        """Everything that is recorded of one system, by the command that gives it."""
+        """All records of one system, by command."""
         card = catalogue()[name]
-        found: dict[str, list[str] | str] = {}
+        records: dict[str, list[str] | str] = {}
         for data in ("corpus", "pairs"):
             run = self.train(name, data)
             if run.name == REFUSED:
-                found[f"train on {data}"] = REFUSED
+                records[f"train on {data}"] = REFUSED
                 continue
-            found[f"train on {data}"] = losses(run)
+            records[f"train on {data}"] = losses(run)
             for command, arguments in commands(card, run, self.folder, data):
-                found[f"{command} ({data})"] = numbers_or_texts(
-                    command, recorded(outcome(*arguments))
+                records[f"{command} ({data})"] = numbers_or_texts(
+                    command, flatten_output(run_command(*arguments))
                 )
-        return found
+        return records
 
 
 def numbers_or_texts(command: str, record: list[str] | str) -> list[str] | str:
-    """Scores as numbers alone; what is generated with its texts."""
+    """Numbers only for commands that score; numbers and texts for commands that generate."""
     return numbers(record) if command.startswith(("score", "pairs", "cloze")) else record
 
 
 def losses(run: Path) -> list[str]:
-    """The losses in a run's metrics.jsonl, training and validation, in their order."""
+    """The losses in a run's metrics.jsonl, training and validation, in file order."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [
         f"{key}={value.hex()}"
@@ -199,9 +199,9 @@ def losses(run: Path) -> list[str]:
 def commands(
     card: Card, run: Path, folder: Path, data: str
 ) -> Iterator[tuple[str, list[str | Path]]]:
-    """Names and words of the commands that are recorded of a run."""
-    texts = [word for text in TEXTS for word in ("--text", text)]
-    sources = [word for text in reversed(TEXTS) for word in ("--source", text)]
+    """Names and arguments of the commands that are recorded for a run."""
+    texts = [part for text in TEXTS for part in ("--text", text)]
+    sources = [part for text in reversed(TEXTS) for part in ("--source", text)]
     if data == "pairs":
         yield "score", ["score", run, *texts, *sources, "--json"]
         yield "translate beam", ["translate", run, folder / "sources.txt", "--json"]
@@ -209,16 +209,16 @@ def commands(
         return
     yield "score", ["score", run, *texts, "--json"]
     for method in METHODS:
-        where = ["--positions", "1-2"] if "k-mask" in method else []
-        yield f"score {method}", ["score", run, *texts, "--method", method, *where, "--json"]
+        positions = ["--positions", "1-2"] if "k-mask" in method else []
+        yield f"score {method}", ["score", run, *texts, "--method", method, *positions, "--json"]
     yield "score given", ["score", run, "--given", TEXTS[1], "--text", TEXTS[0], "--json"]
     yield "pairs", ["pairs", run, folder / "pairs.jsonl", "--json"]
     yield "cloze", ["cloze", run, folder / "corpus" / "test.txt", "--json"]
     for method in ("ancestral", "greedy", "beam", "gibbs", "metropolis"):
         yield f"sample {method}", ["sample", run, "-n", "3", "--method", method, "--json"]
-    blank = "the <mask> sees a <mask>"
+    masked_text = "the <mask> sees a <mask>"
     for option in ([], ["--joint"], ["--blanks"], ["--blanks", "--sample"]):
-        yield " ".join(["fill", *option]), ["fill", run, blank, *option, "--json"]
+        yield " ".join(["fill", *option]), ["fill", run, masked_text, *option, "--json"]
     yield "ask", ["ask", run, "the dog sees <mask>", "--json"]
     yield "link", ["link", run, "the dog sees a cat", "--json"]
 
@@ -227,59 +227,61 @@ def record(names: list[str]) -> dict[str, dict[str, list[str] | str]]:
     """The golden record of some systems."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder))
-        found = {}
+        records = {}
         for number, name in enumerate(names, 1):
             print(f"{number}/{len(names)} {name}", file=sys.stderr, flush=True)
-            found[name] = recorder.system(name)
-    return found
+            records[name] = recorder.system(name)
+    return records
 
 
-def differences(golden: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """A line for every record that is not the same, with the first value that differs."""
-    for name, commands_then in golden.items():
-        commands_now = now[name]
-        for command in sorted(commands_then.keys() | commands_now.keys()):
-            then, today = commands_then.get(command), commands_now.get(command)
-            if then == today:
+def differences(golden: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    """One line per record that differs, with the first value that differs."""
+    for name, golden_records in golden.items():
+        current_records = current[name]
+        for command in sorted(golden_records.keys() | current_records.keys()):
+            old, new = golden_records.get(command), current_records.get(command)
+            if old == new:
                 continue
-            if not isinstance(then, list) or not isinstance(today, list):
-                yield f"{name}: {command}: {shortened(then)} became {shortened(today)}"
+            if not isinstance(old, list) or not isinstance(new, list):
+                yield f"{name}: {command}: {shortened(old)} became {shortened(new)}"
                 continue
             first = next(
-                (i for i, (a, b) in enumerate(zip(then, today, strict=False)) if a != b),
-                min(len(then), len(today)),
+                (i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
+                min(len(old), len(new)),
             )
             yield (
-                f"{name}: {command}: {len(then)} and {len(today)} values, the first difference at "
-                f"{first}: {shortened(then[first : first + 1])} became "
-                f"{shortened(today[first : first + 1])}"
+                f"{name}: {command}: {len(old)} and {len(new)} values, first difference at "
+                f"{first}: {shortened(old[first : first + 1])} became "
+                f"{shortened(new[first : first + 1])}"
             )
 
 
 def shortened(value: Any) -> str:
-    """A value in at most eighty characters."""
+    """The repr of a value, truncated to eighty characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Record what every system computes, or compare.")
+    parser = argparse.ArgumentParser(
+        description="Record the exact outputs of every system, or compare with a record."
+    )
     parser.add_argument("action", choices=("record", "compare"))
-    parser.add_argument("file", type=Path, help="the record, a JSON file")
-    parser.add_argument("--only", nargs="+", metavar="SYSTEM", help="these systems alone")
+    parser.add_argument("file", type=Path, help="the record (JSON)")
+    parser.add_argument("--only", nargs="+", metavar="SYSTEM", help="only these systems")
     arguments = parser.parse_args()
     names = arguments.only or sorted(catalogue())
     if arguments.action == "record":
         arguments.file.write_text(json.dumps(record(names), indent=1, ensure_ascii=False))
         return 0
     golden = json.loads(arguments.file.read_text())
-    chosen = [name for name in names if name in golden]
-    lines = list(differences({name: golden[name] for name in chosen}, record(chosen)))
+    selected = [name for name in names if name in golden]
+    lines = list(differences({name: golden[name] for name in selected}, record(selected)))
     print("\n".join(lines))
-    compared = sum(len(golden[name]) for name in chosen)
-    print(f"{len(lines)} of {compared} records of {len(chosen)} systems differ.")
-    if len(chosen) < len(names):
-        print(f"Not in the record: {', '.join(sorted(set(names) - set(chosen)))}.")
+    compared = sum(len(golden[name]) for name in selected)
+    print(f"{len(lines)} of {compared} records of {len(selected)} systems differ.")
+    if len(selected) < len(names):
+        print(f"Not in the record: {', '.join(sorted(set(names) - set(selected)))}.")
     return 1 if lines else 0
 
 

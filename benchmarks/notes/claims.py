@@ -1,9 +1,9 @@
-"""What the notes claim of the insides of their models (003), measured on the runs of the tables.
+"""The notes' claims about the internals of their models (003), measured on the runs of run.py.
 
     python benchmarks/notes/claims.py --data DATA --runs RUNS [--out benchmarks/results/claims.json]
 
-RUNS is the folder that benchmarks/notes/run.py left its runs in; a claim whose run is not there is
-told as not run. Everything is measured on the first 500 test sentences of the run's own corpus.
+RUNS is the folder with the runs of benchmarks/notes/run.py; a claim without a run is reported as
+not run. Everything is measured on the first 500 test sentences of the run's own corpus.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Measured = dict[str, Any]
 
 
 def test_batch(model: TrainedModel, data: Path) -> Batch:
-    """The first sentences of the test split, cut as the protocol cuts them."""
+    """The first sentences of the test split, truncated to the length limit of the protocol."""
     corpus, vocabulary = open_corpus(f"multi30k-l20:{data}"), model.system.vocabulary
     rows = []
     for example in corpus.splits["test"]:
@@ -42,51 +42,53 @@ def test_batch(model: TrainedModel, data: Path) -> Batch:
 
 
 def mean_over_targets(values: Tensor, batch: Batch) -> float:
-    """The mean of (B, T) values over the places at which a token is predicted."""
+    """The mean of (B, T) values over the positions at which a token is predicted."""
     real = torch.arange(values.shape[1])[None] < (batch.lengths[:, None] - 1)
     return float(values[real].mean())
 
 
 def parents(model: TrainedModel, batch: Batch) -> Measured:
-    """Where the prior and the posterior over parents stand: the start symbol or the last word."""
+    """Mass that the prior and posterior over parents put on the start token and the last word."""
     captures = model.system.capture_internals(batch)
-    found: Measured = {}
+    masses: Measured = {}
     for name in ("parent prior", "posterior"):
         table = captures[name].values
         table = table[None] if table.ndim == 2 else table
-        places = range(5, min(table.shape[1:]))
-        found[name] = {
-            "on the start symbol": float(table[:, list(places), 0].sum(0).mean() / len(table)),
+        positions = range(5, min(table.shape[1:]))
+        masses[name] = {
+            "on the start symbol": float(table[:, list(positions), 0].sum(0).mean() / len(table)),
             "on the last word": float(
-                torch.stack([table[:, i, i] for i in places]).sum(1).mean() / len(table)
+                torch.stack([table[:, i, i] for i in positions]).sum(1).mean() / len(table)
             ),
         }
-    return found
+    return masses
 
 
 def slots(model: TrainedModel, batch: Batch) -> Measured:
-    """For each slot how many places back its prior looks most, and how sure it is."""
+    """Per slot, the distance to the position with the highest prior weight, and that weight."""
     prior = model.system.capture_internals(batch)["slot prior"].values
-    place = prior.shape[1] - 1
-    best = prior[:, place].max(-1)
+    position = prior.shape[1] - 1
+    best = prior[:, position].max(-1)
     return {
-        "places back": [place - int(source) + 1 for source in best.indices],
+        "places back": [position - int(source) + 1 for source in best.indices],
         "weight": [round(float(weight), 3) for weight in best.values],
     }
 
 
 def rotation(model: TrainedModel, batch: Batch) -> Measured:
+    """Mean probability that a prediction rotates the previous word's vector."""
     share = model.system.capture_internals(batch)["share of the rotation"].values
     return {"share of the rotation": mean_over_targets(share, batch)}
 
 
 def looseness(model: TrainedModel, batch: Batch) -> Measured:
+    """Mean gap between the bound and the exact log-probability."""
     gap = model.system.capture_internals(batch)["looseness"].values
     return {"nats a token between bound and exact": mean_over_targets(gap, batch)}
 
 
 def collapse(model: TrainedModel, batch: Batch) -> Measured:
-    """How much the posterior tells: KL by unit of the latent vector."""
+    """Posterior collapse: KL to the prior, in total and by unit of the latent vector."""
     captures = model.system.capture_internals(batch)
     by_unit = captures["divergence"].values
     return {
@@ -101,13 +103,13 @@ def collapse(model: TrainedModel, batch: Batch) -> Measured:
 
 @torch.no_grad()
 def noise(model: TrainedModel, batch: Batch) -> Measured:
-    """Reconstruction in nats a token when the latent vector is disturbed by noise."""
-    found: Measured = {}
-    for size in NOISES:
+    """Reconstruction loss in nats per token with noise added to the latent vector."""
+    losses: Measured = {}
+    for noise_scale in NOISES:
         generator = torch.Generator().manual_seed(0)
-        scored = model.system.reconstruct(batch, latent_noise=size, generator=generator)
-        found[str(size)] = -float(scored.totals.sum()) / float((batch.lengths - 1).sum())
-    return {"nats a token by noise": found}
+        scored = model.system.reconstruct(batch, latent_noise=noise_scale, generator=generator)
+        losses[str(noise_scale)] = -float(scored.totals.sum()) / float((batch.lengths - 1).sum())
+    return {"nats a token by noise": losses}
 
 
 CLAIMS: tuple[tuple[str, Callable[[TrainedModel, Batch], Measured]], ...] = (
@@ -125,18 +127,20 @@ CLAIMS: tuple[tuple[str, Callable[[TrainedModel, Batch], Measured]], ...] = (
 
 
 def norms(run: Path) -> Measured | None:
-    """Lengths of the tokens' vectors at the start and at the end of a training."""
+    """Norms of the token vectors at the start and at the end of training."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    told = [line["vector_norms"] for line in lines if line.get("vector_norms")]
-    return {"first": told[0], "last": told[-1]} if told else None
+    logged = [line["vector_norms"] for line in lines if line.get("vector_norms")]
+    return {"first": logged[0], "last": logged[-1]} if logged else None
 
 
 def arguments(description: str) -> argparse.Namespace:
-    """Where the corpora and the runs are, and where the record goes."""
+    """Parse the paths of the corpora, the runs and the record."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
-    parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("LMLAB_DATA"), help="folder of the corpora"
+    )
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the training runs")
+    parser.add_argument("--out", type=Path, help="JSON record to write")
     return parser.parse_args()
 
 
@@ -146,15 +150,15 @@ def main() -> None:
     for system, measure in CLAIMS:
         for run in sorted(options.runs.glob(f"multi30k-l20.{system}.*")):
             if not (RECORDS / f"{run.name}.json").exists():
-                continue  # not trained to its end
+                continue  # training is not finished
             model = load_run(run)
             report[run.name] = measure(model, test_batch(model, Path(options.data)))
             print(run.name, json.dumps(report[run.name]), flush=True)
         if not any(name.startswith(f"multi30k-l20.{system}.") for name in report):
             print(f"{system}: not run")
     for run in sorted(options.runs.glob("multi30k-l20.*")):
-        if (run / "metrics.jsonl").exists() and (lengths := norms(run)) is not None:
-            report[f"vector norms of {run.name}"] = lengths
+        if (run / "metrics.jsonl").exists() and (vector_norms := norms(run)) is not None:
+            report[f"vector norms of {run.name}"] = vector_norms
     if options.out:
         options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 

@@ -1,12 +1,12 @@
-"""How far back recurrent cells remember, and how their gradients fare (002's claims).
+"""Memory span and gradient decay of recurrent cells (002's claims).
 
     python benchmarks/notes/memory.py [--out benchmarks/results/notes-memory.json]
 
-- recall: a key with one of eight values, a gap of dots, the key again: how sure is the model of the
-  value, by the number of tokens in between? Chance is 1/8. 002 says that an RNN remembers about 7
-  steps and an LSTM about 100.
+- recall: a key with one of eight values, a gap of dots, the key again. Measures the probability of
+  the value by the number of tokens in between; chance is 1/8. 002 says that an RNN remembers about
+  7 steps and an LSTM about 100.
 - gradient: the factor by which one more step back multiplies the gradient of an untrained linear
-  recurrence, by its spectral radius. 002 says that it is the radius.
+  recurrence, by its spectral radius. 002 says that the factor equals the radius.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SETTINGS = {
 
 
 def write_corpus(folder: Path, gap: int) -> Path:
-    """Recall of one pair over a gap of dots; 4,000 texts to learn from and 200 to ask."""
+    """Recall of one pair over a gap of dots; 4,000 training texts and 200 test texts."""
     truth = RecallTruth(
         keys=2, values=8, min_pairs=1, max_pairs=1, min_distance=0, max_distance=None, gap=gap
     )
@@ -53,7 +53,7 @@ def write_corpus(folder: Path, gap: int) -> Path:
 
 
 def recall(system: str, gap: int, folder: Path, steps: int) -> dict[str, float]:
-    """Train on a gap; the mean probability of the value asked for, and how often it leads."""
+    """Train on one gap; mean probability of the queried value, and share of texts above 0.5."""
     corpus = folder / "corpus"
     corpus.mkdir()
     run = folder / "run"
@@ -67,25 +67,29 @@ def recall(system: str, gap: int, folder: Path, steps: int) -> dict[str, float]:
     )
     texts = (corpus / "test.txt").read_text(encoding="utf-8").splitlines()
     model = lmlab.load(run)
-    # The last word is the value; the end symbol comes after it.
-    sure = [math.exp(score.per_token[-2].log_prob) for score in model.score(texts)]
-    return {"probability": float(np.mean(sure)), "right": float(np.mean(np.array(sure) > 0.5))}
+    # The last word is the value; the end token comes after it.
+    probabilities = [math.exp(score.per_token[-2].log_prob) for score in model.score(texts)]
+    return {
+        "probability": float(np.mean(probabilities)),
+        "right": float(np.mean(np.array(probabilities) > 0.5)),
+    }
 
 
 def recall_table(steps: int) -> list[dict[str, object]]:
+    """Recall of every system at every gap, one training run each."""
     rows: list[dict[str, object]] = []
     for system in SYSTEMS:
         for gap in GAPS:
             with tempfile.TemporaryDirectory() as folder:
-                found = recall(system, gap, Path(folder), steps)
-            # From the value to the place that predicts it again: the dots, "?" and the key.
-            rows.append({"system": system, "steps back": gap + 2, **found})
-            print(f"{system:6} {gap + 2:4} steps: p = {found['probability']:.3f}", flush=True)
+                result = recall(system, gap, Path(folder), steps)
+            # Steps from the value to the position that predicts it: the dots, "?" and the key.
+            rows.append({"system": system, "steps back": gap + 2, **result})
+            print(f"{system:6} {gap + 2:4} steps: p = {result['probability']:.3f}", flush=True)
     return rows
 
 
 def gradient_table() -> list[dict[str, object]]:
-    """The factor of an untrained linear recurrence of 64 units over 40 random tokens."""
+    """Gradient factor of an untrained linear recurrence of 64 units over 40 random tokens."""
     module, rows = system_module("rnn"), []
     vocabulary = Vocabulary(size=50)
     generator = torch.Generator().manual_seed(0)
@@ -95,16 +99,16 @@ def gradient_table() -> list[dict[str, object]]:
     for radius in RADII:
         torch.manual_seed(0)
         config = module.Config(width=64, dropout=0.0, activation="linear", radius=radius)
-        found = measure_gradient_by_distance(module.build(config, vocabulary), [batch])
-        rows.append({"radius": radius, "factor": found.factor})
-        print(f"radius {radius}: a step back multiplies the gradient by {found.factor:.3f}")
+        flow = measure_gradient_by_distance(module.build(config, vocabulary), [batch])
+        rows.append({"radius": radius, "factor": flow.factor})
+        print(f"radius {radius}: a step back multiplies the gradient by {flow.factor:.3f}")
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each training")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps per training run")
+    parser.add_argument("--out", type=Path, help="JSON record to write")
     options = parser.parse_args()
     report = {"steps": options.steps, "settings": SETTINGS, "gradient": gradient_table()}
     report["recall"] = recall_table(options.steps)

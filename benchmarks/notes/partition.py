@@ -1,17 +1,17 @@
-"""What a partition of the vocabulary into K classes leaves to chance: H(word | class) in nats.
+"""Conditional entropy H(word | class) of a partition of the vocabulary into K classes, in nats.
 
     python benchmarks/notes/partition.py --data DATA [--states 400]
         [--out benchmarks/results/notes-partition.json]
 
-The question behind it: how much must a mixture of K states, each with one distribution of words,
-leave to chance where its input says which state it is? Classes that share no word are one such
-mixture, so it need leave no more than H(word | class) = H(word) - H(class).
+The question: what is the lowest entropy that a mixture of K states, each with one distribution over
+words, can reach when its input determines the state? Disjoint classes of words are one such
+mixture, so the lowest entropy is at most H(word | class) = H(word) - H(class).
 
-Counts are of the predicted tokens of multi30k-l20, ends included. The partition is made on the
-training split; on held-out text the figure is the cross-entropy of the training split's shares.
+Counts are of the predicted tokens of multi30k-l20, end tokens included. The partition is made on
+the training split; the held-out figure is the cross-entropy under the training split's frequencies.
 
-- balanced: the most frequent word first, each into the class that has the least so far
-- head and rest: the K - 1 most frequent words by themselves, all the others in one class
+- balanced: words by descending frequency, each put into the class with the lowest count so far
+- head and rest: one class for each of the K - 1 most frequent words, one class for all others
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ def token_counts(data: Path) -> tuple[dict[str, NDArray[np.int64]], int]:
     counts = {}
     for name, split in corpus.splits.items():
         dataset = TokenDataset.build(split, tokenizer, corpus.layout, progress=False)
-        found = np.bincount(np.asarray(dataset.stream, dtype=np.int64), minlength=size)
-        found[tokenizer.vocabulary.bos] = 0  # context of the first token, never predicted
-        assert found.sum() == dataset.total_tokens
-        counts[name] = found
+        split_counts = np.bincount(np.asarray(dataset.stream, dtype=np.int64), minlength=size)
+        split_counts[tokenizer.vocabulary.bos] = 0  # context of the first token, never predicted
+        assert split_counts.sum() == dataset.total_tokens
+        counts[name] = split_counts
     return counts, size
 
 
 def balanced(counts: NDArray[np.int64], states: int) -> NDArray[np.int64]:
-    """(V,) the class of each word: the most frequent first, into the lightest class."""
+    """(V,) class of each word: by descending frequency, each into the class of lowest count."""
     classes = np.zeros(len(counts), dtype=np.int64)
     lightest = [(0, number) for number in range(states)]
     for word in np.argsort(-counts, kind="stable"):
         mass, number = heapq.heappop(lightest)
         classes[word] = number
-        # A word that was never seen weighs a little, so that such words are spread as well.
+        # An unseen word counts as one, so that unseen words are spread over the classes too.
         heapq.heappush(lightest, (mass + max(int(counts[word]), 1), number))
     return classes
 
 
 def head_and_rest(counts: NDArray[np.int64], states: int) -> NDArray[np.int64]:
-    """(V,) the most frequent words by themselves, the last class for all others."""
+    """(V,) class of each word: the most frequent words one each, the last class for all others."""
     ranks = np.empty(len(counts), dtype=np.int64)
     ranks[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
     return np.minimum(ranks, states - 1)
 
 
-def within(
+def class_conditional_entropy(
     classes: NDArray[np.int64], fitted: NDArray[np.int64], measured: NDArray[np.int64]
 ) -> float:
     """-Σ_w p(w) log q(w | class of w), q by `fitted` and p by `measured`; nats per token.
 
-    Words that `fitted` has not seen count as once seen; on the text it was fitted on this changes
-    nothing, and H(word | class) is exact.
+    Words with no count in `fitted` count as one. Where `measured` is `fitted`, counts are unchanged
+    and the result is exactly H(word | class).
     """
     same = fitted is measured
     weights = fitted.astype(float) if same else np.maximum(fitted, 1).astype(float)
@@ -84,20 +84,20 @@ def within(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--states", type=int, default=400)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the corpora")
+    parser.add_argument("--states", type=int, default=400, help="number of classes K")
+    parser.add_argument("--out", type=Path, help="JSON record to write")
     options = parser.parse_args()
     counts, size = token_counts(options.data)
     train, test = counts["train"], counts["test"]
-    everything = np.zeros(size, dtype=np.int64)
+    one_class = np.zeros(size, dtype=np.int64)
     partitions = {"balanced": balanced, "head and rest": head_and_rest, "one class": None}
     rows: dict[str, Any] = {}
-    for name, make in partitions.items():
-        classes = everything if make is None else make(train, options.states)
+    for name, partition in partitions.items():
+        classes = one_class if partition is None else partition(train, options.states)
         rows[name] = {
-            "train": round(within(classes, train, train), 4),
-            "held out": round(within(classes, train, test), 4),
+            "train": round(class_conditional_entropy(classes, train, train), 4),
+            "held out": round(class_conditional_entropy(classes, train, test), 4),
         }
     record = {
         "command": f"python benchmarks/notes/partition.py --data DATA --states {options.states}",

@@ -1,15 +1,15 @@
-"""Why does the sphere help? Pairs of runs with and without it, taken apart (003's question).
+"""Why does the sphere help? Runs with and without it, compared (003's question).
 
     python benchmarks/notes/sphere.py --data DATA --runs RUNS [--out benchmarks/results/sphere.json]
 
-RUNS is the folder that benchmarks/notes/run.py (and benchmarks/quality.py, for the LSTM) left its
-runs in; a pair of which one is missing is told as not run. Of each pair
+RUNS is the folder with the runs of benchmarks/notes/run.py (and benchmarks/quality.py, for the
+LSTM); a pair with a missing run is reported as not run. Measured for each pair:
 
-- the held-out loss by how often the word to be predicted stands in the training text;
-- the lengths of the output vectors by the same bands, and how they go with the words' frequency
-  (on the sphere they don't count);
-- the lengths of the tokens' vectors at the start and at the end of training;
-- the held-out loss of the two when their training loss is the same: is it learnt sooner, or better?
+- the held-out loss by training frequency of the target word;
+- the norms of the output vectors by the same frequency bands, and their correlation with log
+  frequency (on the sphere, norms have no effect);
+- the norms of the token vectors at the start and at the end of training;
+- the held-out loss of both at equal training loss: does the sphere learn faster, or better?
 """
 
 from __future__ import annotations
@@ -34,68 +34,70 @@ PAIRS = {
     "window-remix": ("window-remix.epochs-20.seed0", "window-remix-sphere.epochs-20.seed0"),
 }
 BANDS = ((1, 9), (10, 99), (100, 999), (1000, 10**9))
-"""Times that a word stands in the training text, from and to."""
+"""Lowest and highest count of a word in the training text."""
 ROWS = 256
+"""Sentences per batch."""
 
 
 def band_names() -> list[str]:
+    """Names of the frequency bands, as in the record."""
     return [f"{low} and more" if high == 10**9 else f"{low} to {high}" for low, high in BANDS]
 
 
 def counts_of(model: TrainedModel, data: Path) -> Tensor:
-    """(V,) how often each token stands in the training text."""
-    counted: Counter[int] = Counter()
+    """(V,) count of each token in the training text."""
+    counter: Counter[int] = Counter()
     for example in open_corpus(f"multi30k-l20:{data}").splits["train"]:
-        counted.update([*model.tokenizer.encode(example.text), model.system.vocabulary.end])
+        counter.update([*model.tokenizer.encode(example.text), model.system.vocabulary.end])
     counts = torch.zeros(model.system.vocabulary.size)
-    for token, count in counted.items():
+    for token, count in counter.items():
         counts[token] = count
     return counts
 
 
 @torch.no_grad()
 def losses_by_band(model: TrainedModel, data: Path, counts: Tensor) -> dict[str, dict[str, float]]:
-    """Nats a token and number of tokens of each band, over the whole held-out split."""
-    vocabulary, totals, seen = model.system.vocabulary, torch.zeros(4), torch.zeros(4)
+    """Nats per token and number of tokens by band, over all of the held-out split."""
+    vocabulary, totals, tokens = model.system.vocabulary, torch.zeros(4), torch.zeros(4)
     rows = []
     for example in open_corpus(f"multi30k-l20:{data}").splits["test"]:
         ids = [vocabulary.start, *model.tokenizer.encode(example.text), vocabulary.end]
         rows.append(ids[: model.layout.cut])
     for first in range(0, len(rows), ROWS):
         batch = Batch.collate(rows[first : first + ROWS], pad=vocabulary.pad)
-        scored, targets = model.system.log_prob(batch).per_token, batch.tokens[:, 1:]
-        scored = scored[:, : targets.shape[1]]
+        log_probs, targets = model.system.log_prob(batch).per_token, batch.tokens[:, 1:]
+        log_probs = log_probs[:, : targets.shape[1]]
         real = torch.arange(targets.shape[1]) < (batch.lengths - 1)[:, None]
-        for place, (low, high) in enumerate(BANDS):
-            here = real & (counts[targets] >= low) & (counts[targets] <= high)
-            totals[place] -= scored[here].sum()
-            seen[place] += here.sum()
+        for band, (low, high) in enumerate(BANDS):
+            in_band = real & (counts[targets] >= low) & (counts[targets] <= high)
+            totals[band] -= log_probs[in_band].sum()
+            tokens[band] += in_band.sum()
     return {
         name: {"nats": float(total / count), "tokens": int(count)}
-        for name, total, count in zip(band_names(), totals, seen, strict=True)
+        for name, total, count in zip(band_names(), totals, tokens, strict=True)
     }
 
 
 @torch.no_grad()
-def lengths_by_band(model: TrainedModel, counts: Tensor) -> dict[str, Any] | None:
-    """Mean lengths of the output vectors of each band, and their correlation with log counts.
+def norms_by_band(model: TrainedModel, counts: Tensor) -> dict[str, Any] | None:
+    """Mean norms of the output vectors by band, and their correlation with log counts.
 
-    None where tokens have no vectors of their own (a mixture's states have them).
+    None if the emission has no output vector per token (a mixture has one per state).
     """
     weight = getattr(model.system.emission, "weight", None)
     if weight is None:
         return None
-    lengths = weight.norm(dim=1)
+    vector_norms = weight.norm(dim=1)
     means = {
-        name: float(lengths[(counts >= low) & (counts <= high)].mean())
+        name: float(vector_norms[(counts >= low) & (counts <= high)].mean())
         for name, (low, high) in zip(band_names(), BANDS, strict=True)
     }
-    known = counts > 0
-    pair = torch.stack([lengths[known], counts[known].log()])
+    seen = counts > 0
+    pair = torch.stack([vector_norms[seen], counts[seen].log()])
     return {"mean length": means, "correlation with log count": float(torch.corrcoef(pair)[0, 1])}
 
 
-def course(run: Path) -> list[tuple[float, float]]:
+def loss_curve(run: Path) -> list[tuple[float, float]]:
     """Training and held-out loss after each epoch."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     points, last = [], 0.0
@@ -108,12 +110,12 @@ def course(run: Path) -> list[tuple[float, float]]:
 
 
 def at_equal_fit(plain: Path, sphere: Path) -> dict[str, float]:
-    """Where the sphere fits the training text as well as the plain one at its best held-out loss.
+    """Held-out loss of the sphere at the training loss that the plain model has at its best epoch.
 
-    Its held-out loss there, between the two epochs around it.
+    Best is by held-out loss; the sphere's loss is interpolated between the two nearest epochs.
     """
-    fitted, held_out = min(course(plain), key=lambda point: point[1])
-    points = course(sphere)
+    fitted, held_out = min(loss_curve(plain), key=lambda point: point[1])
+    points = loss_curve(sphere)
     for (high, before), (low, after) in pairwise(points):
         if high >= fitted >= low:
             share = (high - fitted) / max(high - low, 1e-9)
@@ -139,7 +141,7 @@ def main() -> None:
             counts = counts_of(model, Path(options.data))
             report[pair][side] = {
                 "by frequency": losses_by_band(model, Path(options.data), counts),
-                "output vectors": lengths_by_band(model, counts),
+                "output vectors": norms_by_band(model, counts),
                 "lengths over training": norms(run),
             }
         print(pair, json.dumps(report[pair], indent=1), flush=True)

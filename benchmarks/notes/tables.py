@@ -1,7 +1,7 @@
-"""The notes' own tables (003, CATSMILE-9020): their figures, and the trainings that answer them.
+"""The notes' own tables (003, CATSMILE-9020): their figures and the runs that reproduce them.
 
-A row names a system, the terms knocked out of it and further settings; `notes` holds the figures
-the notes print at epochs 20 and 30, None where they print none.
+A row names a system, the terms that are switched off and further settings; `notes_20` and
+`notes_30` are the figures of the notes at epochs 20 and 30, None where the notes have none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Row:
 
     system: str
     label: str
-    """As the notes write it, DLM number and mutated positions."""
+    """Name in the notes: DLM number and mutated positions."""
     off: tuple[int, ...] = ()
     settings: tuple[str, ...] = ()
     recipe: str = "multi30k"
@@ -29,33 +29,34 @@ class Row:
     notes_20: float | None = None
     notes_30: float | None = None
     elsewhere: str = ""
-    """The record of the same training where another benchmark makes it."""
+    """Record of the same training run, if another benchmark produces it."""
 
     @property
     def variant(self) -> str:
-        """What tells the row from others of its system, for file names."""
+        """Part of the file name that distinguishes the rows of one system."""
         parts = [f"off-{'-'.join(map(str, self.off))}"] if self.off else []
         parts += [setting.replace("=", "-") for setting in self.settings]
         parts += [] if self.recipe == "multi30k" else [self.recipe]
         return "_".join([*parts, f"epochs-{self.epochs}"])
 
     def cell(self, protocol: str, seed: int) -> Cell:
+        """The training run of this row."""
         settings = list(self.settings)
         if self.off:
             settings.append("off=" + ",".join(map(str, self.off)))
-        pairs = [word for setting in settings for word in ("--set", setting)]
+        set_options = [part for setting in settings for part in ("--set", setting)]
         return Cell(
             protocol=protocol,
             system=self.system,
             variant=self.variant,
             seed=seed,
-            arguments=("--recipe", self.recipe, "--epochs", str(self.epochs), *pairs),
+            arguments=("--recipe", self.recipe, "--epochs", str(self.epochs), *set_options),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows under one protocol."""
+    """Rows of one protocol."""
 
     name: str
     title: str
@@ -63,6 +64,7 @@ class Table:
     rows: tuple[Row, ...]
 
     def cells(self, seed: int) -> list[Cell]:
+        """The training runs that this benchmark produces itself."""
         return [row.cell(self.protocol, seed) for row in self.rows if not row.elsewhere]
 
 
@@ -80,7 +82,7 @@ CELLS = Table(
     name="cells",
     title="Gated cells with terms knocked out, multi30k-l20",
     protocol="multi30k-l20",
-    # The rows that decide the claims come first, so that they are the first to be run.
+    # The rows that decide the claims come first, so that they are run first.
     rows=(
         minimal((), 3.8209, 3.72316),
         minimal((4,), 3.7434, 3.62257),
@@ -144,8 +146,8 @@ AUTOENCODERS = Table(
     protocol="multi30k-l20",
     rows=(
         Row(system="linear-autoencoder", label="DLM55 E128", notes_20=2.464, notes_30=2.431),
-        # By the sphere's mixture the recurrent ones hardly learn (first row), so that the notes'
-        # figures stand beside a softmax.
+        # With the sphere mixture the recurrent autoencoders hardly learn (first row), so the notes'
+        # figures are compared with runs with a softmax.
         Row(system="gru-autoencoder", label="DLM53 E128, sphere mixture"),
         Row(
             system="gru-autoencoder",
@@ -269,4 +271,4 @@ CHARACTERS = sequences(
 )
 
 TABLES = (CELLS, SPHERE, AUTOENCODERS, PARENTS, PROTEINS_20, PROTEINS_100, CHARACTERS)
-"""In the order in which they are run."""
+"""All tables, in the order in which they are run."""

@@ -46,7 +46,7 @@ def test_quoted_eleven_sentence_scores_match_records(monkeypatch) -> None:
     pairs = [(0, 1), (0, 2), (3, 10), (4, 5), (4, 6), (4, 10), (8, 7), (8, 9)]
     right = [
         sum(scores[true] > scores[false] for true, false in pairs)
-        for scores in eleven.PRINTED.values()
+        for scores in eleven.PUBLISHED_SCORES.values()
     ]
     assert right == [8, 7, 7, 6]
     quoted = [f"{count / 8 + 1e-9:.2f} ({count} of 8)" for count in right]
@@ -73,7 +73,7 @@ def test_quoted_class_partition_entropy_matches_record(monkeypatch) -> None:
         return float(-(shares * np.log(shares)).sum())
 
     expected = entropy(counts.astype(float)) - entropy(masses)
-    assert partition.within(classes, counts, counts) == pytest.approx(expected)
+    assert partition.class_conditional_entropy(classes, counts, counts) == pytest.approx(expected)
 
 
 def test_quoted_gated_cell_losses_are_per_epoch() -> None:

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.plain_readers import Seen, chosen, plain_examples, train_plain_reader
+from benchmarks.plain_readers import (
+    ParagraphPrediction,
+    plain_examples,
+    select_answer,
+    train_plain_reader,
+)
 from typer.testing import CliRunner
 
 import lmlab
@@ -390,7 +395,7 @@ def test_plain_reader_chooses_one_of_the_compared_entities():
     comparison = MultihopQuestion(
         text="which is larger , axle or wheel ?", start=("axle", "wheel"), paragraphs={}
     )
-    other = Seen(best=(0.9, "spoke"), no_answer_probability=0.0)
+    other = ParagraphPrediction(best=(0.9, "spoke"), no_answer_probability=0.0)
     for axle, wheel, right in (
         (0.2, 0.7, "axle"),
         (0.7, 0.2, "wheel"),
@@ -398,17 +403,23 @@ def test_plain_reader_chooses_one_of_the_compared_entities():
         (1.0, 0.9, "wheel"),
     ):
         read_paragraphs = {
-            "axle": Seen(best=(0.1, "rim"), no_answer_probability=axle),
+            "axle": ParagraphPrediction(best=(0.1, "rim"), no_answer_probability=axle),
             "spoke": other,
         }
         if wheel is not None:
-            read_paragraphs["wheel"] = Seen(best=(0.8, "hub"), no_answer_probability=wheel)
-        assert chosen(comparison, read_paragraphs) == right
+            read_paragraphs["wheel"] = ParagraphPrediction(
+                best=(0.8, "hub"), no_answer_probability=wheel
+            )
+        assert select_answer(comparison, read_paragraphs) == right
     special = MultihopQuestion(text="what is the part of axle ?", start=("axle",), paragraphs={})
     assert (
-        chosen(
-            special, {"axle": Seen(best=(0.1, "rim"), no_answer_probability=0.1), "spoke": other}
+        select_answer(
+            special,
+            {
+                "axle": ParagraphPrediction(best=(0.1, "rim"), no_answer_probability=0.1),
+                "spoke": other,
+            },
         )
         == "spoke"
     )
-    assert chosen(special, {}) == ""
+    assert select_answer(special, {}) == ""

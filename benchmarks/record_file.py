@@ -13,13 +13,15 @@ Record = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 
 
-def fill(path: Path, asked: Iterable[Record], make: Callable[..., Record]) -> list[Record]:
-    """The records at `path`, after adding the missing ones of `asked` (given by fields).
+def add_missing(
+    path: Path, configurations: Iterable[Record], make: Callable[..., Record]
+) -> list[Record]:
+    """Measure the configurations that have no record at `path`; return all records.
 
-    `make` is called with these fields; its result is saved with them at once.
+    `make` is called with the fields of a configuration; its result is saved with them at once.
     """
-    records = read(path)
-    for fields in asked:
+    records = read_records(path)
+    for fields in configurations:
         if any(fields.items() <= record.items() for record in records):
             continue
         records.append(fields | make(**fields))
@@ -29,25 +31,25 @@ def fill(path: Path, asked: Iterable[Record], make: Callable[..., Record]) -> li
     return records
 
 
-def read(path: Path) -> list[Record]:
+def read_records(path: Path) -> list[Record]:
     if not path.exists():
         return []
-    found: list[Record] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    records: list[Record] = json.loads(path.read_text(encoding="utf-8"))
+    return records
 
 
-def spread(values: list[float], digits: int = 3) -> str:
-    """Mean over seeds with half of their range; for one seed its value."""
+def mean_and_half_range(values: list[float], digits: int = 3) -> str:
+    """Mean over seeds ± half their range; the value alone for one seed."""
     if not values:
         return ""
     half = f" ± {(max(values) - min(values)) / 2:.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.{digits}f}{half}"
 
 
-def options(description: str, out: Path, seeds: int) -> argparse.ArgumentParser:
-    """The options of every such benchmark."""
+def make_parser(description: str, out: Path, seeds: int) -> argparse.ArgumentParser:
+    """Parser with the options that these benchmarks share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--seeds", type=int, default=seeds)
-    parser.add_argument("--table", action="store_true", help="print what has been measured")
+    parser.add_argument("--table", action="store_true", help="print stored records and exit")
     return parser
