@@ -347,7 +347,7 @@ def _sample_metrics(texts: list[str], references: list[str], scorer: Any) -> dic
     summary = scorer.summary(texts)
     return {
         "texts": len(texts),
-        "nats a token by the lstm": summary.nats_per_token,
+        "nats per token by the lstm": summary.nats_per_token,
         "bleu": bleu(texts, references),
         "self bleu": self_bleu(texts),
         **{f"distinct {n}": distinct(texts, n) for n in (1, 2, 3)},

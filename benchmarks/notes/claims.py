@@ -84,7 +84,7 @@ def rotation(model: TrainedModel, batch: Batch) -> Measured:
 def looseness(model: TrainedModel, batch: Batch) -> Measured:
     """Mean gap between the bound and the exact log-probability."""
     gap = model.system.capture_internals(batch)["looseness"].values
-    return {"nats a token between bound and exact": mean_over_targets(gap, batch)}
+    return {"nats per token between bound and exact": mean_over_targets(gap, batch)}
 
 
 def collapse(model: TrainedModel, batch: Batch) -> Measured:
@@ -109,7 +109,7 @@ def noise(model: TrainedModel, batch: Batch) -> Measured:
         generator = torch.Generator().manual_seed(0)
         scored = model.system.reconstruct(batch, latent_noise=noise_scale, generator=generator)
         losses[str(noise_scale)] = -float(scored.totals.sum()) / float((batch.lengths - 1).sum())
-    return {"nats a token by noise": losses}
+    return {"nats per token by noise": losses}
 
 
 CLAIMS: tuple[tuple[str, Callable[[TrainedModel, Batch], Measured]], ...] = (

@@ -162,19 +162,14 @@ class WindowMixture(LatentChoiceBackbone):
         vectors = self.dropout(_pad_to_window(self.embedding(context.ids), context, self.size))
         windows = vectors.unfold(1, self.size, 1).transpose(2, 3).flatten(2)
         values = self.mix(windows).unflatten(-1, (self.count, self.width))
-        log_weights = F.log_softmax(self.shares, dim=0)
-        return HiddenStates(
-            values=values,
-            log_weights=log_weights.expand(*values.shape[:2], -1),
-            state=context.state,
-        )
+        return _weighted_choices(values, self.shares, context)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         return {
             "window shares": Capture(
                 values=F.softmax(self.shares, dim=0),
                 axes=("choice",),
-                caption="P(window), the prior over window sizes before the token is seen.",
+                caption="P(window), the mixture weight of each window before the token is seen.",
                 sums_to_one="choice",
             )
         }
@@ -211,12 +206,7 @@ class PermutedWindow(LatentChoiceBackbone):
         transformed = self.turn(vectors).unflatten(-1, (self.size, self.width))
         windows = transformed.unfold(1, self.size, 1)  # (B, T, n roles, W, n positions)
         values = torch.einsum("btjws,pjs->btpw", windows, self.picks)
-        log_weights = F.log_softmax(self.orders, dim=0)
-        return HiddenStates(
-            values=values,
-            log_weights=log_weights.expand(*values.shape[:2], -1),
-            state=context.state,
-        )
+        return _weighted_choices(values, self.orders, context)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         return {
@@ -228,6 +218,12 @@ class PermutedWindow(LatentChoiceBackbone):
                 sums_to_one="choice",
             )
         }
+
+
+def _weighted_choices(values: Tensor, logits: Tensor, context: TokenContext) -> HiddenStates:
+    """Hidden states (B, T, K, W) of K choices, weighted by softmax(logits) at every position."""
+    log_weights = F.log_softmax(logits, dim=0).expand(*values.shape[:2], -1)
+    return HiddenStates(values=values, log_weights=log_weights, state=context.state)
 
 
 def _pad_to_window(vectors: Tensor, context: TokenContext, size: int) -> Tensor:
