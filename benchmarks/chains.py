@@ -331,8 +331,8 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
 def _training(model: Any) -> dict[str, Any]:
     """The training settings of a run, without its path."""
     config = model.config
-    training = {name: config["training"].get(name) for name in ("epochs", "steps", "seed")}
-    return {"recipe": config["recipe"], "system": config["system_config"], **training}
+    training = {name: getattr(config.training, name) for name in ("epochs", "steps", "seed")}
+    return {"recipe": config.recipe, "system": config.system_config, **training}
 
 
 def _real_texts(data: Path) -> list[str]:

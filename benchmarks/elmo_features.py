@@ -21,7 +21,7 @@ class WordVectors(System):
 
     def __init__(self, base: System, vectors: Tensor) -> None:
         super().__init__()
-        self.vocabulary, self.window = base.vocabulary, None
+        self.vocabulary = base.vocabulary
         self.register_buffer("table", vectors.detach().clone())
 
     def encode_tokens(self, batch: Batch) -> Tensor:
@@ -41,7 +41,7 @@ class Standardised(System):
 
     def __init__(self, base: Any, texts: list[EncodedExample]) -> None:
         super().__init__()
-        self.base, self.vocabulary, self.window = base, base.vocabulary, None
+        self.base, self.vocabulary = base, base.vocabulary
         with torch.no_grad():
             features = torch.cat(
                 [

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.countries import country_table
-from lmlab.layers.attention_context import AttentionContext, attention_mask_tensor
+from lmlab.layers.sequence_mixer import LayerContext, attention_mask_tensor
 from lmlab.zoo import bert
 from lmlab.zoo._transformer import make_token_embedding, make_transformer
 
@@ -44,7 +44,7 @@ class LateCandidates(nn.Module):
         mask, causal = attention_mask_tensor(
             FullMask(), torch.tensor([len(template)]), len(template)
         )
-        context = AttentionContext(
+        context = LayerContext(
             mask=mask, causal=causal, query_positions=positions, key_positions=positions
         )
         blocks = list(stack.layers())

@@ -35,10 +35,10 @@ from nce_times import POSITIONS, SAMPLES, SEED, SHARED, SIZES, TIME_WIDTH, measu
 from torch import Tensor
 
 from lmlab.core.allocator import retain_freed_memory
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.parts import prediction_mask
 from lmlab.core.sampled_loss import SampledLossNetwork
-from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.data.tokenizers import tokenizer_for

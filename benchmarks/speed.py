@@ -151,7 +151,7 @@ def compare_cells(rounds: int) -> dict[str, object]:
     def milliseconds(cell: recurrent_cells.RecurrentCell) -> float:
         start = time.perf_counter()
         for _ in range(4):
-            outputs, _ = cell(inputs, cell.start(64, inputs))
+            outputs, _ = cell.run(inputs, cell.start(64, inputs))
             outputs.sum().backward()
         return (time.perf_counter() - start) * 250
 

@@ -73,7 +73,7 @@ def train_run(data: Path, minutes: float) -> Path:
 
 def to_marian(model: Any) -> Any:
     """Convert a run to transformers' Marian with the same weights."""
-    config, vocabulary = model.config["system_config"], model.system.vocabulary
+    config, vocabulary = model.config.system_config, model.system.vocabulary
     theirs = transformers.MarianMTModel(
         transformers.MarianConfig(
             vocab_size=vocabulary.size,
@@ -105,13 +105,13 @@ def to_marian(model: Any) -> Any:
 
 
 MARIAN_MODULES = {
-    "attention.output": "self_attn.out_proj",
+    "mixer.output": "self_attn.out_proj",
     "cross_attention.output": "encoder_attn.out_proj",
     "feed_forward.up_projection": "fc1",
     "feed_forward.down_projection": "fc2",
-    "self_attention_residual.norm": "self_attn_layer_norm",
-    "cross_attention_residual.norm": "encoder_attn_layer_norm",
-    "feed_forward_residual.norm": "final_layer_norm",
+    "mixer_connection.norm": "self_attn_layer_norm",
+    "cross_attention_connection.norm": "encoder_attn_layer_norm",
+    "feed_forward_connection.norm": "final_layer_norm",
 }
 
 
@@ -131,7 +131,7 @@ def marian_weights(ours: dict[str, Tensor], *, never_predicted: Tensor) -> dict[
         if not part.endswith("qkv_projection"):
             weights[f"{prefix}.{MARIAN_MODULES[part]}.{kind}"] = value
             continue
-        attention = "self_attn" if part == "attention.qkv_projection" else "encoder_attn"
+        attention = "self_attn" if part == "mixer.qkv_projection" else "encoder_attn"
         for letter, projection in zip("qkv", value.chunk(3), strict=True):
             weights[f"{prefix}.{attention}.{letter}_proj.{kind}"] = projection
     return weights

@@ -13,7 +13,6 @@ import json
 import statistics
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ from lmlab.data.corpus import Layout
 from lmlab.data.tokenizer_training import word_level_tokenizer
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.config import TrainingConfig
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, load_run
+from lmlab.training.run_records import unknown_corpus
 from lmlab.training.system_building import build_system
 
 SHAPES = {"small": (32, 2), "medium": (256, 3), "large": (720, 4)}
@@ -37,17 +38,16 @@ def write_run(folder: Path, width: int, layers: int) -> None:
     spellings = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", *(f"word{n}" for n in range(95)))
     tokenizer = Tokenizer(word_level_tokenizer({word: n for n, word in enumerate(spellings)}))
     settings = {"width": width, "layers": layers, "heads": 4}
-    config = {
-        "system": "gpt",
-        "size": "small",
-        "recipe": None,
-        "system_config": settings,
-        "vocabulary": asdict(tokenizer.vocabulary),
-        "tokenizer": tokenizer.kind,
-        "layout": asdict(Layout()),
-        "corpus": {"name": "none", "spec": "", "fingerprint": "", "seed": 0},
-        "training": asdict(TrainingConfig()),
-    }
+    config = RunConfig(
+        system="gpt",
+        size="small",
+        system_config=settings,
+        vocabulary=tokenizer.vocabulary,
+        tokenizer=tokenizer.kind,
+        layout=Layout(),
+        corpus=unknown_corpus("none"),
+        training=TrainingConfig(),
+    )
     system = build_system("gpt", settings, tokenizer.vocabulary, seed=0)
     RunFolder(folder).write_description(config, tokenizer, weights=system)
 

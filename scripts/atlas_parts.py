@@ -13,7 +13,7 @@ from torch import nn
 import lmlab.backbones
 import lmlab.emissions
 import lmlab.retrieval
-from lmlab.core.parts import Backbone, Emission
+from lmlab.core.parts import Backbone, OutputLayer
 
 Part = TypeVar("Part")
 
@@ -38,7 +38,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def fitting_table() -> str:
     """Markdown table: the backbones and emissions of each kind of hidden states."""
-    emissions = parts_in(lmlab.emissions, Emission)
+    emissions = parts_in(lmlab.emissions, OutputLayer)
     backbones = parts_in(lmlab.backbones, Backbone) + parts_in(lmlab.retrieval, Backbone)
     rows = []
     for kind in sorted({backbone.output_kind for backbone in backbones}):

@@ -28,12 +28,14 @@ import lmlab.backbones
 import lmlab.emissions
 import lmlab.objectives
 import lmlab.retrieval
+from lmlab.conformance.check import EXEMPTIONS
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.card import Card
-from lmlab.core.parts import Backbone, Emission, Objective
+from lmlab.core.parts import Backbone, OutputLayer, TrainingObjective
 from lmlab.core.protocols import Countable
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.sampled_loss import SampledLoss
-from lmlab.core.system import Assembly, System
+from lmlab.core.system import System
 from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.inspection.input_dependence import input_dependence_svg, measure_input_dependence
@@ -54,17 +56,7 @@ NEW_LINE = "\n"
 GRAMMAR = "grammar"
 BY_OBJECTIVE = ("transformer", "memory", "retrieval")
 """Families whose systems differ in their objective; their figures show the objective."""
-
-CHECKS = {
-    "distribution": "its probabilities sum to one over an enumerable space",
-    "cheat": "no prediction uses an input that is masked from it",
-    "sight": "some input changes some prediction",
-    "company": "a score does not depend on the other sequences in the batch",
-    "sample": "its samples follow the distribution that it scores",
-    "fill": "its fills follow the distribution that it scores",
-    "source": "the same checks hold given a source, and the source changes the scores",
-}
-"""Conformance checks that `exempt` of a card can name; the other checks have no exemptions."""
+SUITE = "[conformance suite](../add-a-system.md#the-conformance-suite)"
 
 
 # Figures ----------------------------------------------------------------------------------------
@@ -85,13 +77,13 @@ def sentence_tokens() -> list[int]:
 
 
 def figure(card: Card) -> str | None:
-    """Figure of an assembly as SVG; None for a system that is not an assembly.
+    """Figure of a system of parts as SVG; None for a system without backbone, emission, objective.
 
     Transformers and conditional systems: inputs, targets and attention mask of the objective.
     Others: the input dependence of each prediction.
     """
     system = tiny_instance(card.name)
-    if not isinstance(system, Assembly):
+    if not isinstance(system, ComposedSystem):
         return None
     if card.family in BY_OBJECTIVE or card.conditional:
         # Some systems need an example of their own: entity names, subwords, an image.
@@ -239,12 +231,9 @@ def facts(card: Card) -> str:
 def exemptions(card: Card) -> str:
     """The conformance checks that the system passes, and the reasons for its exemptions."""
     if not card.exempt:
-        return "Passes every check of the [conformance suite](../../tests/conformance)."
-    lines = [f"- *{CHECKS[check]}* (`{check}`): {why}." for check, why in card.exempt.items()]
-    return (
-        "Passes the [conformance suite](../../tests/conformance), except for checks that do not "
-        "apply:\n\n" + "\n".join(lines)
-    )
+        return f"Passes every check of the {SUITE}."
+    lines = [f"- *{EXEMPTIONS[name]}* (`{name}`): {why}." for name, why in card.exempt.items()]
+    return f"Passes the {SUITE}, except for checks that do not apply:\n\n" + "\n".join(lines)
 
 
 INPUT_DEPENDENCE = """
@@ -344,11 +333,11 @@ objective can be combined with a backbone that supports its attention mask.
 
 ### Emissions
 
-{part_list(lmlab.emissions, Emission)}
+{part_list(lmlab.emissions, OutputLayer)}
 
 ### Objectives
 
-{part_list(lmlab.objectives, Objective)}
+{part_list(lmlab.objectives, TrainingObjective)}
 
 ### Sampled losses
 

@@ -21,8 +21,9 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 from lmlab.data.load_corpus import builtin_descriptions
+from lmlab.diagnosis.findings import parse_training_history
 from lmlab.diagnosis.run_evidence import ANY_FAMILY, REFERENCE_FILE
-from lmlab.diagnosis.training_history import parse_training_history
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.train import train
 from lmlab.training.training_logs import read_metrics
@@ -121,14 +122,15 @@ def bands(curves: dict[Reference, list[tuple[float, float]]]) -> dict[str, Any]:
 def corpus_record(corpus: str, work: Path) -> dict[str, Any]:
     """Record of one corpus: tokenizer, vocabulary size and bands."""
     curves: dict[Reference, list[tuple[float, float]]] = {}
-    config: dict[str, Any] = {}
+    config: RunConfig | None = None
     for reference in references([corpus]):
         print(reference.folder, flush=True)
         run = train_reference(reference, work)
         config, curves[reference] = run.read_config(), loss_curve(run)
+    assert config is not None, "there are references"
     return {
-        "tokenizer": config["tokenizer"],
-        "vocabulary": config["vocabulary"]["size"],
+        "tokenizer": config.tokenizer,
+        "vocabulary": config.vocabulary.size,
         "families": bands(curves),
     }
 

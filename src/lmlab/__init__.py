@@ -9,75 +9,57 @@ Train, score, sample and compare, as `lmlab --help` does, on objects:
     lmlab.compare(["runs/lstm", "runs/ngram"])
     lmlab.wrap(module, tokenizer).score(["anybody's torch module"])
 
-See `lmlab.api`. Importing this package imports neither torch nor anything else that is slow.
+The imports below are the table of public names; docs/python.md says which command is which. The
+modules of `lmlab.verbs` are light: this package imports neither torch nor anything else slow.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from lmlab.api import ablate as ablate
-    from lmlab.api import compare as compare
-    from lmlab.api import doctor as doctor
-    from lmlab.api import evaluate as evaluate
-    from lmlab.api import inspect as inspect
-    from lmlab.api import load as load
-    from lmlab.api import pairs as pairs
-    from lmlab.api import show_objective as show_objective
-    from lmlab.api import systems as systems
-    from lmlab.api import train as train
-    from lmlab.api import wrap as wrap
-    from lmlab.core.errors import UserError as UserError
-    from lmlab.index_api import build_index as build_index
-    from lmlab.index_api import open_index as open_index
-    from lmlab.language_model import LanguageModel as LanguageModel
-    from lmlab.tasks.finetune import finetune as finetune
-    from lmlab.tasks.loading import load_task
-    from lmlab.tasks.setting_listing import settings
-
 __version__ = "0.1.0"
-__all__ = [
-    "LanguageModel",
-    "UserError",
-    "ablate",
-    "build_index",
-    "compare",
-    "doctor",
-    "evaluate",
-    "finetune",
-    "inspect",
-    "load",
-    "load_task",
-    "open_index",
-    "pairs",
-    "settings",
-    "show_objective",
-    "systems",
-    "train",
-    "wrap",
-]
 
-OTHER_MODULES = {
-    "LanguageModel": "lmlab.language_model",
-    "UserError": "lmlab.core.errors",
-    "build_index": "lmlab.index_api",
-    "finetune": "lmlab.tasks.finetune",
-    "load_task": "lmlab.tasks.loading",
-    "open_index": "lmlab.index_api",
-    "settings": "lmlab.tasks.setting_listing",
-}
-"""Modules of the public names that are not in `lmlab.api`."""
+from lmlab.core.errors import UserError as UserError
+from lmlab.verbs.catalogue import find as find
+from lmlab.verbs.catalogue import register as register
+from lmlab.verbs.catalogue import settings as settings
+from lmlab.verbs.catalogue import systems as systems
+from lmlab.verbs.conformance import conformance as conformance
+from lmlab.verbs.diagnosis import ablate as ablate
+from lmlab.verbs.diagnosis import doctor as doctor
+from lmlab.verbs.diagnosis import inspect as inspect
+from lmlab.verbs.diagnosis import show_objective as show_objective
+from lmlab.verbs.evaluation import compare as compare
+from lmlab.verbs.evaluation import pairs as pairs
+from lmlab.verbs.generation import evaluate as evaluate
+from lmlab.verbs.language_model import LanguageModel as LanguageModel
+from lmlab.verbs.loading import load as load
+from lmlab.verbs.loading import wrap as wrap
+from lmlab.verbs.resources import data_describe as data_describe
+from lmlab.verbs.resources import data_list as data_list
+from lmlab.verbs.resources import export_arpa as export_arpa
+from lmlab.verbs.resources import export_hf as export_hf
+from lmlab.verbs.resources import export_words as export_words
+from lmlab.verbs.resources import import_arpa as import_arpa
+from lmlab.verbs.resources import import_hf as import_hf
+from lmlab.verbs.resources import index_build as index_build
+from lmlab.verbs.resources import index_info as index_info
+from lmlab.verbs.resources import index_search as index_search
+from lmlab.verbs.resources import open_index as open_index
+from lmlab.verbs.resources import words as words
+from lmlab.verbs.training import demo as demo
+from lmlab.verbs.training import finetune as finetune
+from lmlab.verbs.training import load_task as load_task
+from lmlab.verbs.training import predict as predict
+from lmlab.verbs.training import train as train
 
+if not TYPE_CHECKING:  # a checker knows the names above alone
 
-def __getattr__(name: str) -> Any:
-    """Public names, imported lazily (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module 'lmlab' has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> Any:
+        """The verbs of plug-ins, imported when they are asked for."""
+        from lmlab.core.plugins import find_plugin_verb
 
-    return getattr(import_module(OTHER_MODULES.get(name, "lmlab.api")), name)
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+        verb = None if name.startswith("_") else find_plugin_verb(name, set(globals()))
+        if verb is None:
+            raise AttributeError(f"module 'lmlab' has no attribute {name!r}")
+        return verb

@@ -173,7 +173,7 @@ SCENARIOS: dict[str, tuple[Scenario, ...]] = {
         Scenario(arguments=(system, "--out", "{out}.svg"), options=_words("--text --seed"))
         for system in ("gpt", "bert", "t5", "xlnet")
     ),
-    "doctor": (Scenario(arguments=("{world}/lstm",), options=_words("--json --strict")),),
+    "doctor": (Scenario(arguments=("{world}/lstm",), options=_words("--text --json --strict")),),
     "ablate": (
         Scenario(
             arguments=(

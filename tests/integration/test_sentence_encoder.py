@@ -14,7 +14,7 @@ encoder = pytest.importorskip(
 
 
 def test_dense_retrieval_without_lexical_overlap(tmp_path: Path):
-    index = lmlab.build_index("capitals", encoder.get_model_path(), tmp_path / "index")
+    index = lmlab.index_build("capitals", encoder.get_model_path(), tmp_path / "index")
     # No document contains the word "seat" or "government".
     [[best]] = index.search(["which town is the seat of government in Peru"], k=1)
     assert best.document.text == "the capital of Peru is Lima"

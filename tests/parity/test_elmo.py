@@ -47,7 +47,7 @@ def lstm_of_direction(system: ELMo, cells: nn.Module):
     config = {"width": WIDTH, "dropout": 0.0, "layers": 2}
     model = build_system("lstm", config, VOCABULARY, seed=2).eval()
     model.backbone.embedding.load_state_dict(system.backbone.embedding.state_dict())
-    model.backbone.cells.load_state_dict(cells.state_dict())
+    model.backbone.stack.blocks.load_state_dict(cells.state_dict())
     model.emission.load_state_dict(system.emission.state_dict())
     return model
 
@@ -55,13 +55,13 @@ def lstm_of_direction(system: ELMo, cells: nn.Module):
 @torch.no_grad()
 def test_each_direction_equals_its_language_model():
     system = build()
-    forwards = lstm_of_direction(system, system.backbone.cells)
+    forwards = lstm_of_direction(system, system.backbone.stack.blocks)
     result = system.log_prob(batch_of(ROWS))
     assert result.kind == "exact"
     # An lstm sums its logits up in blocks: the same numbers, but for the order of their sums.
     nearly = partial(torch.testing.assert_close, rtol=0, atol=1e-6)
     nearly(result.per_token, forwards.log_prob(batch_of(ROWS)).per_token)
-    backwards = lstm_of_direction(system, system.objective.backward.cells)
+    backwards = lstm_of_direction(system, system.objective.backward.stack.blocks)
     reversed_log_probs = system.objective.backward_log_prob(system, batch_of(ROWS)).per_token
     nearly(reversed_log_probs, backwards.log_prob(batch_of(BACKWARDS)).per_token)
     assert not torch.allclose(reversed_log_probs, result.per_token)
@@ -100,7 +100,7 @@ def test_layers_equal_torch_lstms():
     for name, backbone in (("forward", system.backbone), ("backward", system.objective.backward)):
         reference = nn.LSTM(WIDTH, WIDTH, num_layers=2, batch_first=True)
         state = {}
-        for layer, cell in enumerate(backbone.cells):
+        for layer, cell in enumerate(backbone.stack.blocks):
             for key, value in cell.state_dict().items():
                 state[key.rpartition(".")[2].replace("l0", f"l{layer}")] = value
         reference.load_state_dict(state)

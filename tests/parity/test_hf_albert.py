@@ -34,11 +34,11 @@ NAMES = {
     "backbone.embedding.segments": "albert.embeddings.token_type_embeddings",
     "backbone.embedding.norm": "albert.embeddings.LayerNorm",
     "backbone.embedding.projection": "albert.encoder.embedding_hidden_mapping_in",
-    "backbone.stack.blocks.0.attention.output": f"{LAYER}.attention.dense",
-    "backbone.stack.blocks.0.self_attention_residual.norm": f"{LAYER}.attention.LayerNorm",
+    "backbone.stack.blocks.0.mixer.output": f"{LAYER}.attention.dense",
+    "backbone.stack.blocks.0.mixer_connection.norm": f"{LAYER}.attention.LayerNorm",
     "backbone.stack.blocks.0.feed_forward.up_projection": f"{LAYER}.ffn",
     "backbone.stack.blocks.0.feed_forward.down_projection": f"{LAYER}.ffn_output",
-    "backbone.stack.blocks.0.feed_forward_residual.norm": f"{LAYER}.full_layer_layer_norm",
+    "backbone.stack.blocks.0.feed_forward_connection.norm": f"{LAYER}.full_layer_layer_norm",
     "emission": "predictions.decoder",
     "emission.transform.dense": "predictions.dense",
     "emission.transform.norm": "predictions.LayerNorm",
@@ -85,7 +85,7 @@ def our_names(theirs: dict, ours: dict) -> dict:
         if part in NAMES:
             converted[name] = theirs[f"{NAMES[part]}.{kind}"]
         else:
-            assert part == "backbone.stack.blocks.0.attention.qkv_projection"
+            assert part == "backbone.stack.blocks.0.mixer.qkv_projection"
             parts = [theirs[f"{LAYER}.attention.{x}.{kind}"] for x in ("query", "key", "value")]
             converted[name] = torch.cat(parts)
     return converted

@@ -30,11 +30,11 @@ CONFIGS = {
     },
 }
 LAYER = {
-    "attention.output": "attention.output.dense",
-    "self_attention_residual.norm": "attention.output.LayerNorm",
+    "mixer.output": "attention.output.dense",
+    "mixer_connection.norm": "attention.output.LayerNorm",
     "feed_forward.up_projection": "intermediate.dense",
     "feed_forward.down_projection": "output.dense",
-    "feed_forward_residual.norm": "output.LayerNorm",
+    "feed_forward_connection.norm": "output.LayerNorm",
 }
 
 
@@ -104,7 +104,7 @@ def encoder(theirs: dict, prefix: str) -> dict:
         while f"electra.encoder.layer.{layer}.output.dense.{kind}" in theirs:
             there, here = f"electra.encoder.layer.{layer}.", f"{prefix}stack.blocks.{layer}."
             parts = [theirs[f"{there}attention.self.{n}.{kind}"] for n in ("query", "key", "value")]
-            converted[f"{here}attention.qkv_projection.{kind}"] = torch.cat(parts)
+            converted[f"{here}mixer.qkv_projection.{kind}"] = torch.cat(parts)
             for our_part, their_part in LAYER.items():
                 converted[f"{here}{our_part}.{kind}"] = theirs[f"{there}{their_part}.{kind}"]
             layer += 1

@@ -55,12 +55,12 @@ def our_names(theirs: dict, ours: dict) -> dict:
         "backbone.stack.norm.bias": theirs["ln_f.bias"],
     }
     parts = {
-        "attention.qkv_projection": "attn.c_attn",
-        "attention.output": "attn.c_proj",
+        "mixer.qkv_projection": "attn.c_attn",
+        "mixer.output": "attn.c_proj",
         "feed_forward.up_projection": "mlp.c_fc",
         "feed_forward.down_projection": "mlp.c_proj",
-        "self_attention_residual.norm": "ln_1",
-        "feed_forward_residual.norm": "ln_2",
+        "mixer_connection.norm": "ln_1",
+        "feed_forward_connection.norm": "ln_2",
     }
     for name in ours:
         if not name.startswith(body):

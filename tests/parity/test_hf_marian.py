@@ -75,13 +75,13 @@ def our_names(theirs: dict, ours: dict) -> dict:
         "backbone.decoder.embedding.tokens.weight": shared,
     }
     parts = {
-        "attention.output": "self_attn.out_proj",
+        "mixer.output": "self_attn.out_proj",
         "cross_attention.output": "encoder_attn.out_proj",
         "feed_forward.up_projection": "fc1",
         "feed_forward.down_projection": "fc2",
-        "self_attention_residual.norm": "self_attn_layer_norm",
-        "cross_attention_residual.norm": "encoder_attn_layer_norm",
-        "feed_forward_residual.norm": "final_layer_norm",
+        "mixer_connection.norm": "self_attn_layer_norm",
+        "cross_attention_connection.norm": "encoder_attn_layer_norm",
+        "feed_forward_connection.norm": "final_layer_norm",
     }
     for name in ours:
         if ".stack.blocks." not in name:
@@ -90,7 +90,7 @@ def our_names(theirs: dict, ours: dict) -> dict:
         part, _, kind = rest.rpartition(".")
         position = f"model.{side}.layers.{layer}"
         if part.endswith("qkv_projection"):
-            attention = "self_attn" if part == "attention.qkv_projection" else "encoder_attn"
+            attention = "self_attn" if part == "mixer.qkv_projection" else "encoder_attn"
             each = [theirs[f"{position}.{attention}.{one}_proj.{kind}"] for one in "qkv"]
             converted[name] = torch.cat(each)
         else:

@@ -68,11 +68,11 @@ def our_names(theirs: dict, ours: dict) -> dict:
         "emission.transform.norm.bias": theirs[f"{head}.layer_norm.bias"],
     }
     parts = {
-        "attention.output": "attention.attn.o",
+        "mixer.output": "attention.attn.o",
         "feed_forward.up_projection": "intermediate.dense",
         "feed_forward.down_projection": "output.dense",
-        "self_attention_residual.norm": "attention.LayerNorm",
-        "feed_forward_residual.norm": "output.LayerNorm",
+        "mixer_connection.norm": "attention.LayerNorm",
+        "feed_forward_connection.norm": "output.LayerNorm",
     }
     for name in ours:
         if not name.startswith(body):
@@ -80,7 +80,7 @@ def our_names(theirs: dict, ours: dict) -> dict:
         layer, _, rest = name.removeprefix(f"{body}.").partition(".")
         part, _, kind = rest.rpartition(".")
         at = f"mpnet.encoder.layer.{layer}"
-        if part == "attention.qkv_projection":
+        if part == "mixer.qkv_projection":
             maps = [theirs[f"{at}.attention.attn.{each}.{kind}"] for each in "qkv"]
             converted[name] = torch.cat(maps)
         else:

@@ -34,13 +34,13 @@ CONFIGS = {
     },
 }
 PARTS = {
-    "attention.output": "self_attn.out_proj",
-    "self_attention_residual.norm": "self_attn_layer_norm",
+    "mixer.output": "self_attn.out_proj",
+    "mixer_connection.norm": "self_attn_layer_norm",
     "cross_attention.output": "encoder_attn.out_proj",
-    "cross_attention_residual.norm": "encoder_attn_layer_norm",
+    "cross_attention_connection.norm": "encoder_attn_layer_norm",
     "feed_forward.up_projection": "fc1",
     "feed_forward.down_projection": "fc2",
-    "feed_forward_residual.norm": "final_layer_norm",
+    "feed_forward_connection.norm": "final_layer_norm",
 }
 """Our parts of a layer, and theirs."""
 
@@ -110,7 +110,7 @@ def in_layer(name: str, theirs: dict) -> torch.Tensor:
     body = f"model.{side}.layers.{layer}"
     if part[-1] != "qkv_projection":
         return theirs[f"{body}.{PARTS['.'.join(part)]}.{kind}"]
-    attention = {"attention": "self_attn", "cross_attention": "encoder_attn"}[part[0]]
+    attention = {"mixer": "self_attn", "cross_attention": "encoder_attn"}[part[0]]
     return torch.cat([theirs[f"{body}.{attention}.{each}_proj.{kind}"] for each in "qkv"])
 
 

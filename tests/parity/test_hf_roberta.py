@@ -29,11 +29,11 @@ OUTSIDE = {
     "emission.transform.norm": "lm_head.layer_norm",
 }
 INSIDE = {
-    "attention.output": "attention.output.dense",
-    "self_attention_residual.norm": "attention.output.LayerNorm",
+    "mixer.output": "attention.output.dense",
+    "mixer_connection.norm": "attention.output.LayerNorm",
     "feed_forward.up_projection": "intermediate.dense",
     "feed_forward.down_projection": "output.dense",
-    "feed_forward_residual.norm": "output.LayerNorm",
+    "feed_forward_connection.norm": "output.LayerNorm",
 }
 
 
@@ -81,7 +81,7 @@ def our_names(theirs: dict, ours: dict) -> dict:
             continue
         layer, _, inner = part.removeprefix("backbone.stack.blocks.").partition(".")
         where = f"roberta.encoder.layer.{layer}"
-        if inner == "attention.qkv_projection":
+        if inner == "mixer.qkv_projection":
             parts = [
                 theirs[f"{where}.attention.self.{x}.{kind}"] for x in ("query", "key", "value")
             ]

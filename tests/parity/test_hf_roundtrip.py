@@ -600,12 +600,12 @@ def test_export_import_round_trip_keeps_all_weights(trained):
         export_hf(folder / "run", folder / "out")
     back = import_hf(folder / "out", folder / "back")
     before = load_run(folder / "run")
-    assert back.card.name == families()[back.config["imported"]["config"]["model_type"]].systems[0]
+    assert back.card.name == families()[back.config.imported.config["model_type"]].systems[0]
     ours, again = before.system.state_dict(), back.system.state_dict()
     only_back = again.keys() - ours.keys()
     assert ours.keys() <= again.keys()
     assert all("segments" in name and not again[name].any() for name in only_back)
-    pad = families()[back.config["imported"]["config"]["model_type"]].pad
+    pad = families()[back.config.imported.config["model_type"]].pad
     for name, value in ours.items():
         result = again[name]
         if pad is not None and len(value) == before.tokenizer.vocabulary.size:
@@ -647,7 +647,7 @@ def test_settings_unknown_to_transformers_round_trip(name, tmp_path):
     export_hf(tmp_path / "run", tmp_path / "out")
     back = import_hf(tmp_path / "out", tmp_path / "back")
     for setting, value in LMLAB_ONLY_SETTINGS[name].items():
-        result = back.config["system_config"][setting]
+        result = back.config.system_config[setting]
         assert result == (list(value) if isinstance(value, tuple) else value), setting
     assert_equal_scores(tmp_path / "run", tmp_path / "back")
     # An invalid entry is validated and refused like any setting.
@@ -707,7 +707,7 @@ def assert_generates(model: TrainedModel, generator, inputs: Inputs) -> None:
 def test_electra_detector_and_generator_round_trip(electra, tmp_path):
     folder, detector, generator = electra
     whole = import_hf(folder / "both", tmp_path / "run")
-    assert whole.config["imported"]["notes"] == []
+    assert list(whole.config.imported.notes) == []
     inputs = make_inputs(whole, ("segments",))
     assert_detects(whole, detector, inputs)
     assert_generates(whole, generator, inputs)
@@ -744,12 +744,12 @@ def test_partial_electra_import_notes_the_missing_network(electra, tmp_path):
     folder, detector, generator = electra
     one = import_hf(folder / "detector", tmp_path / "one")
     inputs = make_inputs(one, ("segments",))
-    assert one.config["imported"]["notes"] == [
+    assert list(one.config.imported.notes) == [
         "the checkpoint has no generator, so the run neither scores nor fills."
     ]
     assert_detects(one, detector, inputs)
     other = import_hf(folder / "generator", tmp_path / "other")
-    assert other.config["imported"]["notes"] == [
+    assert list(other.config.imported.notes) == [
         "the checkpoint has no detector, so the run neither detects nor encodes."
     ]
     assert_generates(other, generator, inputs)
@@ -789,4 +789,4 @@ def test_partial_electra_supports_only_its_own_network(electra, tmp_path):
         )
         assert after.keys() <= before.keys() and len(after) > 10
         again = import_hf(tmp_path / f"{name}-out", tmp_path / f"{name}-again")
-        assert again.config["system_config"]["networks"] == name
+        assert again.config.system_config["networks"] == name

@@ -129,7 +129,7 @@ def test_vectors_equal_transformers(modified_checkpoint, tmp_path, pooling, norm
         modules = ("Transformer", "Pooling", "Normalize")[: 3 if normalized else 2]
         write_module_files(modified_checkpoint, *modules, pooling=pooling)
     model = import_hf(modified_checkpoint, tmp_path / "run")
-    settings = model.config["system_config"]
+    settings = model.config.system_config
     first = pooling == "cls_token"
     assert (model.card.name, settings["shared_encoders"], settings["vector_width"]) == (
         "dpr",
@@ -152,13 +152,13 @@ def test_vectors_equal_transformers(modified_checkpoint, tmp_path, pooling, norm
 
 
 def test_import_notes_list_unsupported_features(modified_checkpoint, tmp_path):
-    notes = import_hf(modified_checkpoint, tmp_path / "plain").config["imported"]["notes"]
+    notes = list(import_hf(modified_checkpoint, tmp_path / "plain").config.imported.notes)
     assert notes == ["the pooler was dropped: dpr in lmlab has none."]
     bert_config = {"max_seq_length": 16, "do_lower_case": True}
     prompts = {"prompts": {"query": "ask: "}}
     files = {"sentence_bert_config": bert_config, "config_sentence_transformers": prompts}
     write_module_files(modified_checkpoint, "Transformer", "Pooling", **files)
-    assert import_hf(modified_checkpoint, tmp_path / "told").config["imported"]["notes"][1:] == [
+    assert list(import_hf(modified_checkpoint, tmp_path / "told").config.imported.notes[1:]) == [
         "texts are cut after 16 tokens, as the checkpoint's own files specify; it has positions "
         "for 24.",
         "the checkpoint expects lower-cased texts; lower-case them.",
@@ -172,7 +172,7 @@ def test_texts_are_truncated_at_max_seq_length(modified_checkpoint, tmp_path):
         modified_checkpoint, "Transformer", "Pooling", sentence_bert_config={"max_seq_length": 8}
     )
     model = import_hf(modified_checkpoint, tmp_path / "run")
-    assert model.config["system_config"]["length"] == 8
+    assert model.config.system_config["length"] == 8
     texts = ["the cat sat on a mat", "the cat sat on a mat under the tree where a dog ran"]
     for path in (tmp_path / "run", modified_checkpoint):
         encoder = open_encoder(path)
@@ -209,7 +209,7 @@ def test_dpr_initialised_with_base_sizes_and_vectors(base, tmp_path):
     np.testing.assert_allclose(still, before, atol=1e-5)
     assert abs(moved - before).max() > 1e-2
     np.testing.assert_allclose((moved**2).sum(1), 20, rtol=1e-5)
-    own, given = (load_run(run).config["system_config"] for run in (tmp_path / "still", base))
+    own, given = (load_run(run).config.system_config for run in (tmp_path / "still", base))
     assert own == given
     train("dpr", out=tmp_path / "moved", resume=True, **words | {"steps": 4, "base": None})
     with pytest.raises(UserError, match=r"other sizes .* remove the settings"):
@@ -262,7 +262,7 @@ def test_given_settings_override_those_of_the_base(base, tmp_path):
     settings = {"dropout": 0.0, "shared_encoders": "nothing", "vector_norm": 3}
     words = {"data": corpus(tmp_path), "base": base, "steps": 1, "quiet": True}
     train("dpr", out=tmp_path / "own", settings=settings | {"learning_rate": 1e-12}, **words)
-    result = load_run(tmp_path / "own").config["system_config"]
+    result = load_run(tmp_path / "own").config.system_config
     assert {name: result[name] for name in settings} == settings
     before, after = (open_encoder(run).encode_queries(TEXTS) for run in (base, tmp_path / "own"))
     np.testing.assert_allclose(after, 3 / 20**0.5 * before, atol=1e-5)
@@ -292,13 +292,13 @@ def test_retrieval_models_initialised_from_sentence_encoder(base, tmp_path, syst
         actual, expected = (getattr(each, name)(TEXTS) for each in (run, before))
         np.testing.assert_allclose(actual, expected, atol=1e-5)
     # RAG's generator has its own sizes; REALM's reader has those of the encoders.
-    width = load_run(tmp_path / "run").config["system_config"]["width"]
+    width = load_run(tmp_path / "run").config.system_config["width"]
     assert width == (12 if system == "realm" else 16)
 
 
 def test_index_built_with_sentence_encoder(base, tmp_path):
     (tmp_path / "documents.txt").write_text("\n".join(TEXTS) + "\n")
-    index = lmlab.build_index(tmp_path / "documents.txt", base, tmp_path / "index")
+    index = lmlab.index_build(tmp_path / "documents.txt", base, tmp_path / "index")
     for text, [best] in zip(TEXTS, index.search(TEXTS, k=1), strict=True):
         assert best.document.text == text and best.score == pytest.approx(20, rel=1e-5)
 

@@ -79,10 +79,15 @@ def our_names(theirs: dict, config: t5.Config) -> dict:
         converted[f"{ours}.stack.bias.table.weight"] = theirs[table]
         for layer in range(config.layers):
             block, here = f"{ours}.stack.blocks.{layer}", f"{side}.block.{layer}.layer"
-            sublayers = [("attention", "self_attention_residual", f"{here}.0", "SelfAttention")]
+            sublayers = [("mixer", "mixer_connection", f"{here}.0", "SelfAttention")]
             if before:
                 sublayers += [
-                    ("cross_attention", "cross_attention_residual", f"{here}.1", "EncDecAttention")
+                    (
+                        "cross_attention",
+                        "cross_attention_connection",
+                        f"{here}.1",
+                        "EncDecAttention",
+                    )
                 ]
             for name, around, position, their_name in sublayers:
                 parts = [theirs[f"{position}.{their_name}.{part}.weight"] for part in "qkv"]
@@ -102,7 +107,7 @@ def our_names(theirs: dict, config: t5.Config) -> dict:
                 weight = theirs[f"{inner}.{their_name}.weight"]
                 converted[f"{block}.feed_forward.{name}.weight"] = weight
             norm = theirs[f"{position}.layer_norm.weight"]
-            converted[f"{block}.feed_forward_residual.norm.weight"] = norm
+            converted[f"{block}.feed_forward_connection.norm.weight"] = norm
     return converted
 
 

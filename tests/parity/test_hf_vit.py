@@ -91,9 +91,9 @@ def our_names(theirs: dict, ours: ImageToTextLM) -> dict:
 
 
 LAYER = {
-    "attention.output": "attention.o_proj",
-    "self_attention_residual.norm": "layernorm_before",
-    "feed_forward_residual.norm": "layernorm_after",
+    "mixer.output": "attention.o_proj",
+    "mixer_connection.norm": "layernorm_before",
+    "feed_forward_connection.norm": "layernorm_after",
     "feed_forward.up_projection": "mlp.fc1",
     "feed_forward.down_projection": "mlp.fc2",
 }
@@ -102,7 +102,7 @@ LAYER = {
 def one_layer(theirs: dict, layer: int, kind: str) -> dict:
     here, there = f"backbone.transformer.stack.blocks.{layer}", f"vit.layers.{layer}"
     parts = [theirs[f"{there}.attention.{name}_proj.{kind}"] for name in "qkv"]
-    converted = {f"{here}.attention.qkv_projection.{kind}": torch.cat(parts)}
+    converted = {f"{here}.mixer.qkv_projection.{kind}": torch.cat(parts)}
     for our_part, their_part in LAYER.items():
         converted[f"{here}.{our_part}.{kind}"] = theirs[f"{there}.{their_part}.{kind}"]
     return converted

@@ -62,14 +62,14 @@ def our_names(theirs: dict, ours: dict) -> dict:
         "emission.bias": theirs["lm_loss.bias"],
     }
     simple = {
-        "attention.positions.content_bias": "rel_attn.r_w_bias",
-        "attention.positions.position_bias": "rel_attn.r_r_bias",
-        "attention.positions.segment_bias": "rel_attn.r_s_bias",
-        "attention.positions.segments": "rel_attn.seg_embed",
-        "self_attention_residual.norm.weight": "rel_attn.layer_norm.weight",
-        "self_attention_residual.norm.bias": "rel_attn.layer_norm.bias",
-        "feed_forward_residual.norm.weight": "ff.layer_norm.weight",
-        "feed_forward_residual.norm.bias": "ff.layer_norm.bias",
+        "mixer.positions.content_bias": "rel_attn.r_w_bias",
+        "mixer.positions.position_bias": "rel_attn.r_r_bias",
+        "mixer.positions.segment_bias": "rel_attn.r_s_bias",
+        "mixer.positions.segments": "rel_attn.seg_embed",
+        "mixer_connection.norm.weight": "rel_attn.layer_norm.weight",
+        "mixer_connection.norm.bias": "rel_attn.layer_norm.bias",
+        "feed_forward_connection.norm.weight": "ff.layer_norm.weight",
+        "feed_forward_connection.norm.bias": "ff.layer_norm.bias",
         "feed_forward.up_projection.weight": "ff.layer_1.weight",
         "feed_forward.up_projection.bias": "ff.layer_1.bias",
         "feed_forward.down_projection.weight": "ff.layer_2.weight",
@@ -80,12 +80,12 @@ def our_names(theirs: dict, ours: dict) -> dict:
             continue
         layer, _, rest = name.removeprefix(f"{body}.").partition(".")
         at = f"transformer.layer.{layer}"
-        if rest == "attention.qkv_projection.weight":
+        if rest == "mixer.qkv_projection.weight":
             maps = [theirs[f"{at}.rel_attn.{part}"].flatten(1).t() for part in "qkv"]
             converted[name] = torch.cat(maps)
-        elif rest == "attention.output.weight":
+        elif rest == "mixer.output.weight":
             converted[name] = theirs[f"{at}.rel_attn.o"].flatten(1)
-        elif rest == "attention.positions.project.weight":
+        elif rest == "mixer.positions.project.weight":
             converted[name] = theirs[f"{at}.rel_attn.r"].flatten(1).t()
         else:
             converted[name] = theirs[f"{at}.{simple[rest]}"]

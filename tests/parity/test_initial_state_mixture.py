@@ -81,7 +81,7 @@ def tanh_step(weights, x, h):
 
 
 def minimal_step(weights, x, h):
-    w = {name.rpartition(".")[2]: v for name, v in weights.items() if "cells.0." in name}
+    w = {name.rpartition(".")[2]: v for name, v in weights.items() if "blocks.0." in name}
     f = sigmoid(x @ w["gate_input"] + h @ w["gate_hidden"] + w["gate_bias"])
     g = np.tanh(x @ w["candidate_input"] + (h * f) @ w["candidate_hidden"] + w["candidate_bias"])
     return (1 - f) * h + f * g

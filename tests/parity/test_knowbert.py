@@ -128,11 +128,9 @@ def step_3(memory, pooled: list[np.ndarray]) -> list[np.ndarray]:
     block, rows, result = memory.linker.block, SPANS.rows.tolist(), []
     for row, vector in zip(rows, pooled, strict=True):
         same = [other for at, other in zip(rows, pooled, strict=True) if at == row]
-        attended = norm(
-            block.self_attention_residual.norm, vector + attend(block.attention, vector, same)
-        )
+        attended = norm(block.mixer_connection.norm, vector + attend(block.mixer, vector, same))
         ffn_output = attended + feed_forward(block.feed_forward, attended)
-        result.append(norm(block.feed_forward_residual.norm, ffn_output))
+        result.append(norm(block.feed_forward_connection.norm, ffn_output))
     return result
 
 
@@ -166,7 +164,7 @@ def steps_6_and_7(memory, values, projected, enhanced) -> np.ndarray:
             read = attend(
                 memory.attention, projected[row, position], [numbers(memory.null), *row_mentions]
             )
-            inner = norm(memory.feed_forward_residual.norm, read)
+            inner = norm(memory.feed_forward_connection.norm, read)
             read = read + feed_forward(memory.feed_forward, inner)
             result[row, position] = linear(memory.back, read) + values[row, position]
     return result

@@ -41,9 +41,11 @@ def test_equals_torch_with_the_same_weights(name, reference_class, layers, tied)
     config = module.Config(width=8, layers=layers, dropout=0.0, tied=tied)
     system = module.build(config, VOCABULARY).eval()
     reference = reference_class(8, 8, num_layers=layers, batch_first=True)
-    for layer, cell in enumerate(system.backbone.cells):
+    for layer, block in enumerate(system.backbone.stack.blocks):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-            getattr(reference, f"{kind}_l{layer}").data.copy_(getattr(cell.fused, f"{kind}_l0"))
+            getattr(reference, f"{kind}_l{layer}").data.copy_(
+                getattr(block.mixer.fused, f"{kind}_l0")
+            )
     batch = batch_of([2, 5, 6, 7, 3], [2, 9, 10, 3])
 
     embedded = F.embedding(batch.tokens[:, :-1], system.backbone.embedding.weight)
@@ -68,7 +70,7 @@ def test_peephole_lstm_step_by_hand():
     fill(cell.from_input.bias, [0.1, 0.2, 0.3, 0.0])
     fill(cell.from_hidden, [1.0, 2.0, -1.0, 0.5])
     fill(cell.from_cell, [1.0, -1.0, 0.5])
-    _, (hidden, memory) = cell(
+    _, (hidden, memory) = cell.run(
         torch.tensor([[[1.0]]]), (torch.tensor([[0.5]]), torch.tensor([[-1.0]]))
     )
     # x = 1, h = 0.5, c = -1:
@@ -86,7 +88,7 @@ def test_coupled_lstm_step_by_hand():
     fill(cell.from_input.weight, [0.5, 1.0, 2.0])  # i, o, g
     fill(cell.from_input.bias, [0.1, 0.3, 0.0])
     fill(cell.from_hidden, [1.0, -1.0, 0.5])
-    _, (hidden, memory) = cell(
+    _, (hidden, memory) = cell.run(
         torch.tensor([[[1.0]]]), (torch.tensor([[0.5]]), torch.tensor([[-1.0]]))
     )
     admit = sigmoid(0.5 + 0.1 + 0.5)  # σ(1.1)
@@ -101,7 +103,7 @@ def test_input_reset_gru_step_by_hand():
     fill(cell.gates_from_input.weight, [0.5, -1.0])  # z, r
     fill(cell.from_hidden, [1.0, 2.0, 0.5])  # z, r, candidate
     fill(cell.candidate_from_input, [3.0])
-    _, (hidden,) = cell(torch.tensor([[[2.0]]]), (torch.tensor([[0.5]]),))
+    _, (hidden,) = cell.run(torch.tensor([[[2.0]]]), (torch.tensor([[0.5]]),))
     update = sigmoid(0.5 * 2.0 + 1.0 * 0.5)  # σ(1.5)
     reset = sigmoid(-1.0 * 2.0 + 2.0 * 0.5)  # σ(-1)
     candidate = tanh(0.5 * 0.5 + 3.0 * (reset * 2.0))  # the reset gate multiplies x
@@ -114,7 +116,7 @@ def test_linear_rnn_unrolls_to_powers():
     cell = LinearCell(3, 3, radius=0.9)
     nn.init.zeros_(cell.from_input.bias)
     start = torch.randn(1, 3)
-    outputs, _ = cell(torch.zeros(1, 5, 3), (start,))
+    outputs, _ = cell.run(torch.zeros(1, 5, 3), (start,))
     power = torch.linalg.matrix_power(cell.from_hidden.detach(), 5)
     torch.testing.assert_close(outputs[0, 4], power @ start[0], atol=1e-6, rtol=1e-5)
     radius = torch.linalg.eigvals(cell.from_hidden).abs().max().item()

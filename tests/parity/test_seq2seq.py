@@ -81,7 +81,7 @@ def test_encoder_decoder_equals_torch(cell: str, layers: int, reverse: bool) -> 
         _, states = encode_unpadded(system, cell, source[::-1] if reverse else source)
         values = system.backbone.decoder.embedding(torch.tensor([target[:-1]]))
         for layer, state in enumerate(states):
-            theirs = loaded(cell, system.backbone.decoder.cells[layer].fused)
+            theirs = loaded(cell, system.backbone.decoder.stack.blocks[layer].mixer.fused)
             values, _ = theirs(values, state if cell == "lstm" else state[0])
         expected = [log_prob(system, values[0, t], target[t + 1]) for t in range(len(target) - 1)]
         actual = system.log_prob(pairs()).per_token[row, : len(expected)]
@@ -119,7 +119,7 @@ def test_attention_equals_explicit_loops(
         cell=cell,
     )
     decoder = system.backbone.decoder
-    theirs = loaded(cell, decoder.cells[0].fused)
+    theirs = loaded(cell, decoder.stack.blocks[0].mixer.fused)
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         encoded, (state,) = encode_unpadded(system, cell, source)
         attention_output, expected = torch.zeros(8), []
@@ -158,7 +158,7 @@ def test_summary_vector_is_fed_at_every_step() -> None:
     _, [(last,)] = encode_unpadded(system, "gru", source)
     words = system.backbone.decoder.embedding(torch.tensor([target[:-1]]))
     inputs = torch.cat([words, last.transpose(0, 1).expand(1, words.shape[1], -1)], -1)
-    values, _ = loaded("gru", system.backbone.decoder.cells[0].fused)(inputs, last)
+    values, _ = loaded("gru", system.backbone.decoder.stack.blocks[0].mixer.fused)(inputs, last)
     expected = [log_prob(system, values[0, t], target[t + 1]) for t in range(3)]
     actual = system.log_prob(pairs()).per_token[0, :3]
     torch.testing.assert_close(actual, torch.stack(expected), atol=1e-5, rtol=0)
@@ -172,7 +172,7 @@ def test_padded_rows_are_encoded_as_alone(cell) -> None:
     outputs, state = network.read(inputs, lengths)
     for row, length in enumerate(lengths.tolist()):
         each = inputs[row : row + 1, :length]
-        alone, last = network(each, network.start(1, each))
+        alone, last = network.run(each, network.start(1, each))
         torch.testing.assert_close(outputs[row, :length], alone[0], atol=1e-6, rtol=0)
         for part, expected in zip(state, last, strict=True):
             torch.testing.assert_close(part[row], expected[0], atol=1e-6, rtol=0)
@@ -252,7 +252,7 @@ def test_latent_choice_is_marginalised(cell: str, layers: int, everywhere: bool)
             vectors = iter(choices.vectors)
             for layer, state in enumerate(states):
                 moved = tuple(part + next(vectors)[choice] for part in state)
-                theirs = loaded(cell, decoder.cells[layer].fused)
+                theirs = loaded(cell, decoder.stack.blocks[layer].mixer.fused)
                 values, _ = theirs(values, moved if cell == "lstm" else moved[0])
             token_log_probs = [
                 log_prob(system, values[0, t], target[t + 1]) for t in range(len(target) - 1)

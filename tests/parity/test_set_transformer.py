@@ -13,7 +13,7 @@ from lmlab.core.attention_mask import FullMask
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.layers.block import Block
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.zoo import set_transformer
 
@@ -50,11 +50,9 @@ def view_of(texts: list[list[int]]) -> View:
     return View(inputs=inputs, lengths=lengths, attention_mask=FullMask())
 
 
-def multihead(
-    block: TransformerBlock, queries: Tensor, keys: Tensor, padding: Tensor | None
-) -> Tensor:
+def multihead(block: Block, queries: Tensor, keys: Tensor, padding: Tensor | None) -> Tensor:
     """torch's own attention; its weights are stacked as ours are, queries, keys, values."""
-    ours = block.attention
+    ours = block.mixer
     theirs = nn.MultiheadAttention(queries.shape[-1], ours.heads, batch_first=True)
     theirs.load_state_dict(
         {
@@ -68,10 +66,10 @@ def multihead(
 
 
 def mab(
-    block: TransformerBlock, queries: Tensor, keys: Tensor, padding: Tensor | None, activation: str
+    block: Block, queries: Tensor, keys: Tensor, padding: Tensor | None, activation: str
 ) -> Tensor:
     """Lee et al. 2019, equations 6 and 7, written out."""
-    first, second = block.self_attention_residual.norm, block.feed_forward_residual.norm
+    first, second = block.mixer_connection.norm, block.feed_forward_connection.norm
     values = F.layer_norm(
         queries + multihead(block, queries, keys, padding),
         queries.shape[-1:],
@@ -97,7 +95,8 @@ def test_hidden_states_equal_torch_attention(settings: dict):
     embedding = backbone.embedding
     inputs = embedding.tokens(view.inputs) + embedding.positions.table.weight[:7]
     values = embedding.norm(inputs)
-    for layer in backbone.layers:
+    for block in backbone.stack.blocks:
+        layer = block.mixer
         points = layer.points.expand(3, -1, -1)
         gathered = mab(layer.gather, points, values, padding, activation)
         values = mab(layer.spread, values, gathered, None, activation)
@@ -147,14 +146,27 @@ def test_rotary_positions_are_refused():
         set_transformer.Config(positions="rotary")
 
 
-@pytest.mark.parametrize(
-    "given", [{"disabled_layers": (1,)}, {"disabled_heads": ("1.1",)}, {"shared_layers": True}]
-)
-def test_unsupported_layer_settings_are_refused(given):
-    with pytest.raises(
-        UserError, match=f"{next(iter(given))} does not apply to the Set Transformer"
-    ):
-        set_transformer.Config(**given)
+def test_shared_layers_are_refused():
+    with pytest.raises(UserError, match="shared_layers does not apply to the Set Transformer"):
+        set_transformer.Config(shared_layers=True)
+
+
+@torch.no_grad()
+def test_disabled_layer_is_skipped_and_a_disabled_head_adds_nothing():
+    view = view_of([[2, 7, 9, 22, 5, 6, 3]])
+    whole = build(width=12, layers=2, heads=3, points=5)
+    skipped = build(width=12, layers=2, heads=3, points=5, disabled_layers=(2,))
+    skipped.load_state_dict(whole.state_dict())
+    outputs = []
+    with whole.backbone.stack.recorded_passes(outputs):
+        whole.hidden(view)
+    torch.testing.assert_close(skipped.hidden(view).values, outputs[0][1])
+    silent = build(width=12, layers=2, heads=3, points=5, disabled_heads=("1.2",))
+    silent.load_state_dict(whole.state_dict())
+    first = whole.backbone.stack.blocks[0].mixer
+    for block in (first.gather, first.spread):
+        block.mixer.output.weight[:, 4:8] = 0  # the columns of the second of three heads
+    torch.testing.assert_close(silent.hidden(view).values, whole.hidden(view).values)
 
 
 def test_captured_attention_sums_to_one():

@@ -54,13 +54,17 @@ class Loops:
                 )
                 context = [words[(i + step) % count] for step in steps]
                 context += [inputs[i], relay]
-                output = self.attend(f"layers.{layer}.ring.attention", word, context)
-                updated.append(self.norm(f"layers.{layer}.norm", np.maximum(output, 0)))
+                output = self.attend(f"stack.blocks.{layer}.mixer.ring.attention", word, context)
+                updated.append(
+                    self.norm(f"stack.blocks.{layer}.mixer.connection.norm", np.maximum(output, 0))
+                )
             words = updated
             if layer + 1 < self.settings["layers"]:
-                name = f"layers.{layer}.relay.attention"
+                name = f"stack.blocks.{layer}.mixer.relay.attention"
                 output = self.attend(name, relay, [relay, *words])
-                relay = self.norm(f"layers.{layer}.relay_norm", np.maximum(output, 0))
+                relay = self.norm(
+                    f"stack.blocks.{layer}.mixer.relay_connection.norm", np.maximum(output, 0)
+                )
         return np.array(words)
 
     def attend(self, name: str, query_input: np.ndarray, context: list[np.ndarray]) -> np.ndarray:

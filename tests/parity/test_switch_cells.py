@@ -73,7 +73,7 @@ MINIMAL_SETS = [(), *[(k,) for k in range(8)], (0, 2, 4, 5), (0, 4, 5), (2, 3, 4
 def test_minimal_gru_equals_formula_with_terms_switched_off(off):
     cell = random_cell(MinimalGRUCell, off)
     inputs, start = data()
-    outputs, (last,) = cell(inputs, cell.state_from_free((start,)))
+    outputs, (last,) = cell.run(inputs, cell.state_from_free((start,)))
     expected = minimal_gru(cell, inputs.numpy(), start.numpy(), off)
     np.testing.assert_allclose(outputs.detach().numpy(), expected, atol=1e-12)
     np.testing.assert_allclose(last.detach().numpy(), expected[:, -1], atol=1e-12)
@@ -84,7 +84,7 @@ def test_minimal_gru_step_by_hand():
     cell = MinimalGRUCell(1, 1)
     for name, value in zip(PARAMETERS.values(), (1.0, 2.0, -1.0, 0.5, 4.0, 0.25), strict=True):
         getattr(cell, name).data.fill_(value)
-    outputs, _ = cell(torch.ones(1, 1, 1), (torch.full((1, 1), 0.5),))
+    outputs, _ = cell.run(torch.ones(1, 1, 1), (torch.full((1, 1), 0.5),))
     f = 1 / (1 + np.exp(-(1 * 1 + 0.5 * 2 - 1)))  # σ(1) = 0.731059
     g = np.tanh(0.5 + 0.5 * f * 4 + 0.25)  # tanh(2.212117) = 0.976307
     assert outputs.item() == pytest.approx((1 - f) * 0.5 + f * g, abs=1e-6)
@@ -118,7 +118,7 @@ def mgru(cell, inputs, h, off):
         if not on[10]:
             j = attend_by_distance(h, earlier, w("distance"))
         elif not on[11]:
-            j = attend_by_heads(h, earlier, w("affinity"), cell.heads)
+            j = attend_by_heads(h, earlier, w("affinity"), cell.attention_heads)
         h = on[2] * (1 - f) * j + on[3] * f * g + (not on[5]) * f * j
         earlier.append(h)
         gates.append(f)
@@ -161,7 +161,7 @@ def test_mgru_equals_formula_for_each_switch_set(off):
     cell = random_cell(MGRUCell, off)
     inputs, start = data()
     initial = start if 4 not in off else start.sigmoid()
-    outputs, state = cell(inputs, cell.state_from_free((start,)))
+    outputs, state = cell.run(inputs, cell.state_from_free((start,)))
     expected, states, gates = mgru(cell, inputs.numpy(), initial.numpy(), off)
     np.testing.assert_allclose(outputs.detach().numpy(), expected, atol=1e-12)
     np.testing.assert_allclose(state[0].detach().numpy(), states[:, -1], atol=1e-12)
@@ -173,7 +173,7 @@ def test_intact_mgru_equals_minimal_gru_without_0_2_4_5():
     short, long = random_cell(MGRUCell), random_cell(MinimalGRUCell, (0, 2, 4, 5))
     long.load_state_dict(short.state_dict())
     inputs, start = data()
-    torch.testing.assert_close(short(inputs, (start,))[0], long(inputs, (start,))[0])
+    torch.testing.assert_close(short.run(inputs, (start,))[0], long.run(inputs, (start,))[0])
 
 
 @pytest.mark.parametrize("off", [(4, 6), (4, 6, 10), (4, 6, 11)], ids=str)
@@ -204,16 +204,16 @@ def test_continuing_from_a_state_equals_one_pass(off, span):
     """The state carries what the attention needs, also where its span is shorter than the text."""
     cell = random_cell(MGRUCell, off, attention_span=span)
     inputs, start = data()
-    whole, _ = cell(inputs, cell.state_from_free((start,)))
-    first, state = cell(inputs[:, :4], cell.state_from_free((start,)))
-    second, _ = cell(inputs[:, 4:], state)
+    whole, _ = cell.run(inputs, cell.state_from_free((start,)))
+    first, state = cell.run(inputs[:, :4], cell.state_from_free((start,)))
+    second, _ = cell.run(inputs[:, 4:], state)
     torch.testing.assert_close(torch.cat([first, second], 1), whole, atol=1e-12, rtol=0)
 
 
 def test_short_attention_span_drops_old_states():
     cell = random_cell(MGRUCell, (10,), attention_span=2)
     inputs, start = data()
-    _, state = cell(inputs, cell.state_from_free((start,)))
+    _, state = cell.run(inputs, cell.state_from_free((start,)))
     assert state[1].shape == (ROWS, 1, 2, WIDTH)
 
 
@@ -251,7 +251,7 @@ def test_can_leave_zero_predicts_zero_states(name, off, stays):
     cell = build_cell(name, INPUT, WIDTH, off)
     for parameter in cell.parameters():
         parameter.data.normal_()
-    outputs, _ = cell(torch.randn(2, 5, INPUT), (torch.zeros(2, WIDTH),))
+    outputs, _ = cell.run(torch.randn(2, 5, INPUT), (torch.zeros(2, WIDTH),))
     assert cell.can_leave_zero is not stays
     assert bool((outputs == 0).all()) is stays
 
@@ -260,7 +260,7 @@ def test_build_cell_by_name():
     assert build_cell("mgru", 4, 6, "tanh,6").off == {4, 6}
     assert build_cell("gru-minimal", 4, 6, ["gate-input", 4]).off == {0, 4}
     for name in ("rnn", "linear", "lstm", "lstm-peephole", "lstm-coupled", "gru", "gru-notes"):
-        outputs, _ = (cell := build_cell(name, 4, 6))(
+        outputs, _ = (cell := build_cell(name, 4, 6)).run(
             torch.zeros(1, 2, 4), cell.start(1, torch.zeros(1))
         )
         assert outputs.shape == (1, 2, 6)

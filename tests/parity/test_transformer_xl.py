@@ -85,7 +85,7 @@ def equation_3(past: np.ndarray, here: np.ndarray, weights: dict[str, np.ndarray
 
 
 def weights_of(system) -> dict[str, np.ndarray]:
-    attention = system.backbone.stack.blocks[0].attention
+    attention = system.backbone.stack.blocks[0].mixer
     w_q, w_ke, _ = attention.qkv_projection.weight.detach().double().chunk(3)
     positions = attention.positions
     named = {
@@ -264,7 +264,7 @@ def xlnet_twin(system, memory: int):
     """transformers' XLNet, content stream left to right, with the same weights and no segments."""
     transformers = pytest.importorskip("transformers")
     backbone, blocks = system.backbone, system.backbone.stack.blocks
-    heads, size = blocks[0].attention.positions.content_bias.shape
+    heads, size = blocks[0].mixer.positions.content_bias.shape
     width = backbone.width
     theirs = transformers.XLNetModel(
         transformers.XLNetConfig(
@@ -289,15 +289,15 @@ def xlnet_twin(system, memory: int):
 
 def copy_layer(theirs, block, shape: tuple[int, int, int]) -> None:
     """XLNet's maps are (width, heads, head width), input first."""
-    attention, relative = block.attention, theirs.rel_attn
+    attention, relative = block.mixer, theirs.rel_attn
     maps = zip("qkv", attention.qkv_projection.weight.chunk(3), strict=True)
     for name, weight in [*maps, ("r", attention.positions.project.weight)]:
         getattr(relative, name).copy_(weight.t().reshape(shape))
     relative.o.copy_(attention.output.weight.view(shape))
     relative.r_w_bias.copy_(attention.positions.content_bias)
     relative.r_r_bias.copy_(attention.positions.position_bias)
-    relative.layer_norm.load_state_dict(block.self_attention_residual.norm.state_dict())
-    theirs.ff.layer_norm.load_state_dict(block.feed_forward_residual.norm.state_dict())
+    relative.layer_norm.load_state_dict(block.mixer_connection.norm.state_dict())
+    theirs.ff.layer_norm.load_state_dict(block.feed_forward_connection.norm.state_dict())
     theirs.ff.layer_1.load_state_dict(block.feed_forward.up_projection.state_dict())
     theirs.ff.layer_2.load_state_dict(block.feed_forward.down_projection.state_dict())
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.registry import catalogue
-from lmlab.core.system import Assembly
 
 from .page_runner import run_page
 
@@ -62,7 +62,7 @@ def test_every_system_has_a_page_with_formula_and_figure(
         assert card.paper.replace("|", "\\|") in page
         for check, why in card.exempt.items():
             assert check in page and why in page
-        shown = isinstance(builder.tiny_instance(name), Assembly)
+        shown = isinstance(builder.tiny_instance(name), ComposedSystem)
         assert ("](pictures/" in page) == shown, "pictures are of what is made of parts"
         if not shown:
             continue
@@ -89,7 +89,7 @@ def test_compatibility_table_agrees_with_the_zoo(builder: ModuleType):
     }
     for name in catalogue():
         system = builder.tiny_instance(name)
-        if isinstance(system, Assembly):
+        if isinstance(system, ComposedSystem):
             pair = type(system.backbone).__name__, type(system.emission).__name__
             assert pair in pairs, f"{name} is built from a pair that the table says does not fit"
 

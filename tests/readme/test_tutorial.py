@@ -58,7 +58,12 @@ def test_report_is_complete_and_offline(folder: Path):
 
 def test_figures_and_ablation_are_written(folder: Path):
     figures = {path.name for path in (folder / "pictures").iterdir()}
-    assert figures >= {"inspection.html", "surprisal.svg", "forget-gate.svg", "gradient.png"}
+    assert figures >= {
+        "inspection.html",
+        "surprisal.svg",
+        "layer-1-forget-gate.svg",
+        "gradient.png",
+    }
     table = json.loads((folder / "ablation" / "ablation.json").read_text(encoding="utf-8"))
     assert sorted(row["disabled"] for row in table["rows"]) == [[], [4], [4, 6]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import math
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ import pytest
 import torch
 
 import lmlab
-import lmlab.api
-import lmlab.index_api
-import lmlab.language_model
-import lmlab.text_generation
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.score import summarise
 
+VERBS = [
+    import_module(f"lmlab.verbs.{path.stem}")
+    for path in sorted((Path(lmlab.__file__).parent / "verbs").glob("[a-z]*.py"))
+]
 TEXTS = ["the dog sleeps", "a cat sees the dog"]
 
 
@@ -37,7 +38,7 @@ def model(run: Path) -> lmlab.LanguageModel:
 
 
 def test_public_names_exist_and_unknown_names_raise() -> None:
-    for name in lmlab.__all__:
+    for name in ("train", "load", "LanguageModel", "UserError"):
         assert getattr(lmlab, name) is not None
         assert name in dir(lmlab)
     with pytest.raises(AttributeError, match="no attribute 'trane'"):
@@ -87,7 +88,7 @@ def test_many_samples_are_generated_in_batches(
     model: lmlab.LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory does not grow with n; one random generator is used for all batches, so they differ."""
-    from lmlab import text_generation
+    from lmlab.sampling import text_sampling
 
     rows = []
 
@@ -95,10 +96,10 @@ def test_many_samples_are_generated_in_batches(
         rows.append(count)
         return sample_sequences(system, count, **options)
 
-    sample_sequences = text_generation.sample_sequences
+    sample_sequences = text_sampling.sample_sequences
     whole = [text.text for text in model.sample(8, max_length=8, seed=3)]
-    monkeypatch.setattr(text_generation, "sample_sequences", counted)
-    monkeypatch.setattr(text_generation, "TOKENS_AT_ONCE", 24)
+    monkeypatch.setattr(text_sampling, "sample_sequences", counted)
+    monkeypatch.setattr(text_sampling, "TOKENS_AT_ONCE", 24)
     batched = [text.text for text in model.sample(8, max_length=8, seed=3)]
     assert rows == [3, 3, 2]
     assert batched == [text.text for text in model.sample(8, max_length=8, seed=3)]
@@ -144,7 +145,7 @@ def test_compare_accepts_runs_and_loaded_models(model: lmlab.LanguageModel, run:
 def test_model_has_repr_card_and_config(model: lmlab.LanguageModel, run: Path) -> None:
     assert repr(model) == f"LanguageModel(ngram, {str(run)!r})"
     assert model.card.name == "ngram"
-    assert model.config["corpus"]["name"] == "grammar"
+    assert model.config.corpus.name == "grammar"
 
 
 def test_docstring_examples_run(tmp_path: Path, monkeypatch) -> None:
@@ -153,9 +154,39 @@ def test_docstring_examples_run(tmp_path: Path, monkeypatch) -> None:
         out = tmp_path / "runs" / system
         lmlab.train(system, data="grammar", out=out, size="tiny", quiet=True, **budget)
     results = [
-        doctest.testmod(module, extraglobs={"lmlab": lmlab, "json": json})
-        for module in (lmlab.api, lmlab.index_api, lmlab.language_model, lmlab.text_generation)
+        doctest.testmod(module, extraglobs={"lmlab": lmlab, "json": json}) for module in VERBS
     ]
-    assert [result.failed for result in results] == [0, 0, 0, 0]
-    assert min(result.attempted for result in results) >= 4
+    assert [result.failed for result in results] == [0] * len(VERBS)
     assert sum(result.attempted for result in results) >= 70
+
+
+A_RUN = "a run must be a path, got int"
+A_FILE = "the file of a system must be a path, got "
+WRONG_TYPES = {
+    "train out": (
+        lambda: lmlab.train("ngram", data="grammar", out=3),
+        "out must be a path, got int",
+    ),
+    "load": (lambda: lmlab.load(3), A_RUN),
+    "load system": (lambda: lmlab.load("x", system=3), A_FILE + "int"),
+    "register": (lambda: lmlab.register(None), A_FILE + "NoneType"),
+    "find": (lambda: lmlab.find(3), "find takes a text, got int"),
+    "checks": (lambda: lmlab.conformance("ngram", checks="card"), "put it in a list"),
+    "compare": (lambda: lmlab.compare([3]), A_RUN),
+    "inspect": (lambda: lmlab.inspect(3), "runs of inspect must be a list, got int"),
+    "pairs": (lambda: lmlab.pairs([3], ["pairs.jsonl"]), A_RUN),
+    "doctor": (lambda: lmlab.doctor(3), A_RUN),
+    "finetune": (lambda: lmlab.finetune(3, task="classify", data="x", out="y"), A_RUN),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_wrong_type_is_a_user_error(name: str) -> None:
+    call, sentence = WRONG_TYPES[name]
+    with pytest.raises(lmlab.UserError, match=sentence):
+        call()
+
+
+def test_unknown_option_of_a_method_names_it(model: lmlab.LanguageModel) -> None:
+    with pytest.raises(TypeError, match=r"score\(\): got an unexpected keyword argument 'foo'"):
+        model.score(TEXTS, foo=1)

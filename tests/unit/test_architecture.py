@@ -25,7 +25,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("zoo",),
     ("training", "scoring", "sampling", "tasks", "interop", "plotting"),
     ("inspection", "objective_figures", "diagnosis", "reports", "experiments"),
-    ("cli", "api", "index_api", "language_model", "text_generation", "shared_corpus"),
+    ("conformance",),
+    ("verbs",),
+    ("cli",),
     ("__init__", "__main__"),
 )
 """A package imports from its own layer and from lower layers (listed before it)."""
@@ -181,6 +183,144 @@ def test_no_package_imports_private_names_of_another():
     assert [found for path in files() for found in private_imports(path)] == []
 
 
+TORCH_ATTRIBUTES = {"_modules", "_buffers"}
+"""Private attributes of torch's own classes."""
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def is_own(value: ast.expr) -> bool:
+    return ast.unparse(value) in ("self", "cls", "super()")
+
+
+def private_attributes(tree: ast.AST) -> tuple[set[str], list[tuple[int, str]]]:
+    """Private attributes that code defines, and those that it uses of other objects."""
+    defined, used = set(), []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            defined.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            defined.add(node.target.id)
+        elif isinstance(node, ast.Attribute) and is_private(node.attr):
+            if not is_own(node.value):
+                used.append((node.lineno, node.attr))
+            elif isinstance(node.ctx, ast.Store):
+                defined.add(node.attr)
+    return {name for name in defined if is_private(name)}, used
+
+
+def test_no_package_uses_private_attributes_of_another():
+    """An attribute that only another package defines is that package's own business."""
+    found = {path: private_attributes(ast.parse(path.read_text("utf-8"))) for path in files()}
+    packages: dict[str, set[str]] = {}
+    for path, (defined, _) in found.items():
+        for name in defined - TORCH_ATTRIBUTES:
+            packages.setdefault(name, set()).add(package_of(path))
+    offending = [
+        f"{named(path)}:{line} uses {name} of {', '.join(sorted(packages[name]))}"
+        for path, (_, used) in found.items()
+        for line, name in used
+        if name in packages and package_of(path) not in packages[name]
+    ]
+    assert offending == []
+
+
+def test_private_attribute_check_finds_uses():
+    code = "class A:\n  _x: int\n  def _f(self): self._y = self._f()\nother._z, other._x = 1, 2"
+    defined, used = private_attributes(ast.parse(code))
+    assert defined == {"_x", "_y", "_f"}
+    assert sorted(name for _, name in used) == ["_x", "_z"]
+
+
+PARTS = ("core", "layers", "backbones", "emissions", "objectives", "models", "zoo")
+"""Packages of parts, where an object sets attributes of itself alone."""
+BUILDERS = ("training/system_building.py", "interop/module_wrapper.py")
+"""So do the files that build systems."""
+PART_NAMES = {"system", "model", "base", "backbone", "objective", "emission", "stack", "network"}
+"""Names of parts, whose attributes no file sets from outside."""
+SET_FROM_OUTSIDE = {
+    "core/evaluation_mode.py": "module.training: a mode for a while, without each module's train()",
+    "core/options.py": "__name__ and the like: of a function that it just made",
+    "core/system_files.py": "module.__file__: a Python module that it just made",
+    "layers/kv_cache.py": "storage.filled: the storage belongs to the cache",
+    "layers/per_example_rng.py": "torch's generators take no arguments",
+    "layers/softmax_log_prob.py": "ctx.spent: the context of an autograd function",
+    "inference/semirings.py": "ctx.shape: the context of an autograd function",
+}
+"""Files that may set attributes of other objects, with the reason."""
+
+
+def assigned_attributes(tree: ast.AST) -> Iterator[tuple[int, ast.Attribute]]:
+    """Attributes of anything that code sets: by `=`, `+=`, `for`, `with`, `del` or `setattr`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            yield node.lineno, node
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            attribute = ast.Attribute(node.args[0], "…", ast.Store())
+            yield node.lineno, attribute
+
+
+def copies_of_self(tree: ast.AST) -> set[str]:
+    """Names bound to `copy(self)` or `deepcopy(self)`: an object may set what its copy has."""
+    return {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) in ("copy", "deepcopy")
+        and ast.unparse(node.value.args[0]) == "self"
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def set_from_outside(tree: ast.AST, *, any_object: bool) -> list[tuple[int, str]]:
+    """Assignments to attributes of parts, or of any object but self and cls."""
+    own = {"self", "cls", *copies_of_self(tree)}
+    outside = []
+    for line, attribute in assigned_attributes(tree):
+        names = re.split(r"\W+", ast.unparse(attribute.value))
+        if (any_object and ast.unparse(attribute.value) not in own) or PART_NAMES & set(names):
+            outside.append((line, ast.unparse(attribute)))
+    return outside
+
+
+def test_nothing_is_set_on_a_system_from_outside():
+    """What a system is follows from its parts, and what a part is from its constructor."""
+    offending = [
+        f"{named(path)}:{line} sets {attribute}"
+        for path in files()
+        if named(path) not in SET_FROM_OUTSIDE
+        for line, attribute in set_from_outside(
+            ast.parse(path.read_text(encoding="utf-8")),
+            any_object=package_of(path) in PARTS or named(path) in BUILDERS,
+        )
+    ]
+    assert offending == []
+
+
+@pytest.mark.parametrize(
+    ("code", "any_object", "found"),
+    [
+        ("system.window = 5", False, ["system.window"]),
+        ("system.window, rest = 5, 6", False, ["system.window"]),
+        ("run.system.window += 1", False, ["run.system.window"]),
+        ("self.objective.weight = 2", False, ["self.objective.weight"]),
+        ("setattr(self.backbone, name, 2)", False, ["self.backbone.…"]),
+        ("for system.window in (1, 2): pass", False, ["system.window"]),
+        ("report.rows += 1", False, []),
+        ("report.rows += 1", True, ["report.rows"]),
+        ("other = copy(self)\nother.memory = 2\nself.x = cls.y = 3", True, []),
+        ("other = copy(that)\nother.memory = 2", True, ["other.memory"]),
+        ("x = system.window\nsystem = 3\ntable[system.window] = 2", True, []),
+    ],
+)
+def test_outside_check_finds_assignments(code: str, any_object: bool, found: list[str]):
+    assert [name for _, name in set_from_outside(ast.parse(code), any_object=any_object)] == found
+
+
 @pytest.mark.parametrize(
     "code",
     ["if name == 'lstm': pass", "x = name in ('rnn', 'lstm')", "match n:\n  case 'lstm': pass"],
@@ -219,7 +359,7 @@ def test_note_reference_check_finds_references(tmp_path: Path):
     assert note_references(path) == ['x.py: """As in DLM47."""']
 
 
-MAX_FILES, MAX_FILE_LINES = 600, 400
+MAX_FILES, MAX_FILE_LINES = 680, 400
 
 
 def test_number_of_files_and_their_length_are_bounded():
@@ -281,8 +421,9 @@ def test_package_init_files_are_empty():
         for path in files()
         if path.name == "__init__.py" and path.parent != SOURCE and path.read_text().strip()
     ]
-    # A built-in corpus that is a package registers itself in its __init__.py.
-    assert full in ([], ["data/wordnet/__init__.py"])
+    # A built-in corpus that is a package registers itself in its __init__.py; the conformance suite
+    # can be called, as it has the name of a verb.
+    assert full == ["conformance/__init__.py", "data/wordnet/__init__.py"]
 
 
 def test_glossary_has_the_terms_of_the_protocols():

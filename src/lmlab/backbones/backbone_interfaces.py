@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,13 +18,13 @@ from lmlab.layers.pointer import CopyDistribution
 class TwoStreamBackbone(Backbone):
     """Two-stream backbone (XLNet): a content stream and a query stream."""
 
+    @abstractmethod
     def step(self, state: State, tokens: Tensor, segments: Tensor) -> State:
         """The state after one more content token in each row; both are (B,)."""
-        raise TypeError(f"{type(self).__name__} does not define step")
 
+    @abstractmethod
     def query_next(self, state: State, segments: Tensor) -> Tensor:
         """(B, W) output of a query at the next position, of segment (B,); keeps the state."""
-        raise TypeError(f"{type(self).__name__} does not define query_next")
 
 
 class CopyState(State, Protocol):
@@ -40,15 +41,16 @@ class CopyHiddenStates(HiddenStates):
     copy_distribution: CopyDistribution
 
 
-class SentenceEncoder(nn.Module):
+class SentenceEncoder(nn.Module, ABC):
     """A sentence to one vector: tokens (B, T) and their lengths (B,) to (B, `width`)."""
 
     width: int
     longest: int | None = None
     """Maximum number of tokens, without <s>; None if unlimited."""
 
+    @abstractmethod
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        raise TypeError(f"{type(self).__name__} does not define forward")
+        """(B, W) the vectors of sentences (B, T)."""
 
 
 class LatentDecoder(Backbone):
@@ -59,9 +61,9 @@ class LatentDecoder(Backbone):
     longest: int | None = None
     """Maximum number of tokens it can generate; None if unlimited."""
 
+    @abstractmethod
     def state_from_latents(self, latents: Tensor) -> TensorState:
         """The state before the first token, for latents (B, L)."""
-        raise TypeError(f"{type(self).__name__} does not define state_from_latents")
 
     def initial_state(self, rows: int) -> TensorState:
         """Without a given latent it is zero."""
@@ -79,30 +81,30 @@ class AutoencoderBackbone(Backbone):
     encoder: SentenceEncoder
     decoder: LatentDecoder
 
+    @abstractmethod
     def encode(self, view: View) -> Tensor:
         """(B, L) the latent of each row."""
-        raise TypeError(f"{type(self).__name__} does not define encode")
 
 
 class EncoderDecoderBackbone(Backbone):
     """Encoder-decoder backbone: encodes a source; the hidden states are the decoder's."""
 
+    @abstractmethod
     def run_encoder(self, view: View) -> Tensor:
         """(B, S, W) the encoder's hidden states of a source."""
-        raise TypeError(f"{type(self).__name__} does not define run_encoder")
 
+    @abstractmethod
     def init_decoder(self, view: View) -> State:
         """The decoder's state before its first input, given the source of a view."""
-        raise TypeError(f"{type(self).__name__} does not define init_decoder")
 
 
-class ImageTextBackbone(EncoderDecoderBackbone):
+class ImageTextBackbone(Backbone):
     """Image-text backbone: encodes the start token together with an image."""
 
+    @abstractmethod
     def encode_image(self, view: View) -> HiddenStates:
         """(B, 1, W) the start token's hidden state given an image, and the state after it."""
-        raise TypeError(f"{type(self).__name__} does not define encode_image")
 
+    @abstractmethod
     def image_text_view(self, view: View) -> View:
         """Image and text in one row, the stack's input: <s>, the patches, the words."""
-        raise TypeError(f"{type(self).__name__} does not define image_text_view")

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.backbones.backbone_interfaces import AutoencoderBackbone, LatentDecoder, SentenceEncoder
-from lmlab.backbones.recurrent import capture_gate
 from lmlab.core.attention_mask import CausalMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
@@ -69,7 +68,7 @@ def run_cell(
     cell: RecurrentCell, inputs: Tensor, state: TensorState
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Run a cell over inputs (B, T, D) from a state: outputs (B, T, W), and the state after."""
-    values, next_state = cell(inputs, tuple(state[name] for name in cell.names))
+    values, next_state = cell.run(inputs, tuple(state[name] for name in cell.names))
     return values, dict(zip(cell.names, next_state, strict=True))
 
 
@@ -125,7 +124,7 @@ class TeacherForcedDecoder(LatentDecoder):
         assert isinstance(previous, TensorState)
         inputs = self._inputs(view, previous)
         gates = self.cell.gates(inputs, tuple(previous[name] for name in self.cell.names))
-        return {name: capture_gate(self.cell, name, gate) for name, gate in gates.items()}
+        return {name: self.cell.gate_capture(name, gate) for name, gate in gates.items()}
 
 
 class FreeRunningDecoder(LatentDecoder):

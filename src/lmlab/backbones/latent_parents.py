@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -115,7 +116,7 @@ class TypedTransitions(nn.Module):
         return transformed.reshape(len(vectors), -1, vectors.shape[-1])
 
 
-class ParentPrior(nn.Module):
+class ParentPrior(nn.Module, ABC):
     """Prior P(a | i) over the parent a of the token predicted at position i."""
 
     max_distance: int | None
@@ -126,13 +127,13 @@ class ParentPrior(nn.Module):
         """Tokens to retain for the next position."""
         return None if self.max_distance is None else self.max_distance - 1
 
+    @abstractmethod
     def scores(self, position: Tensor, distance: Tensor) -> Tensor:
         """(T, S) unnormalised log-weights of the tokens `back` positions (T, S) before the latest.
 
         `place` (T, 1) counts from 0. Entries beyond the maximum distance or in the future are
         ignored, and may hold any finite number.
         """
-        raise TypeError(f"{type(self).__name__} does not define scores")
 
     def forward(self, past_length: int, time: int, like: Tensor) -> Tensor:
         """(T, S) log P(a | i) of T positions over S = before + T tokens, -inf where it is zero."""

@@ -8,13 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from lmlab.backbones.transformer import (
-    Transformer,
-    TransformerStack,
-    capture_hidden,
-    full_attention_context,
-    position_ids,
-)
+from lmlab.backbones.transformer import Transformer, full_attention_context, position_ids
 from lmlab.core.attention_mask import ExplicitMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
 from lmlab.core.entity_memory import HiddenMemory, MemoryOutput
@@ -22,6 +16,7 @@ from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.stack import Stack
 
 
 class MemoryTransformer(Transformer):
@@ -37,7 +32,7 @@ class MemoryTransformer(Transformer):
     def __init__(
         self,
         embedding: InputEmbedding,
-        stack: TransformerStack,
+        stack: Stack,
         memories: Mapping[int, HiddenMemory],
         *,
         width: int,
@@ -60,26 +55,27 @@ class MemoryTransformer(Transformer):
         return record
 
     def _recall(self, view: View, record: dict[str, Capture] | None) -> HiddenStates:
-        scope = self.stack.biased(full_attention_context(view, record))
+        context = full_attention_context(view, record)
         values = self.embedding(view.inputs, position_ids(view), view.segments)
-        memory_outputs: dict[int, dict[str, Tensor]] = {}
-        values, view = self._after(0, values, view, memory_outputs)
-        blocks = dict(self.stack.layers())
-        for layer in range(1, self.stack.depth + 1):
-            layer_scope = self.stack.layer_context(scope, layer)
-            if layer in blocks:
-                values = blocks[layer](values, layer_scope)
-            values, view = self._after(layer, values, view, memory_outputs)
-            if layer in blocks:
-                capture_hidden(layer_scope, values)
-        return HiddenStates(values=self.stack.finish(values), memory_outputs=memory_outputs)
+        recall = _Recall(self.memories, view)
+        values = self.stack(values, context, after_layer=recall.after_layer)
+        return HiddenStates(values=values, memory_outputs=recall.outputs)
 
-    def _after(
-        self, layer: int, values: Tensor, view: View, memory_outputs: dict[int, dict[str, Tensor]]
-    ) -> tuple[Tensor, View]:
-        """The hidden states after the layer's memory, and the view with detected mentions."""
+
+class _Recall:
+    """One pass through the memories: their outputs so far, and the view with detected mentions."""
+
+    def __init__(self, memories: nn.ModuleDict, view: View) -> None:
+        self.memories = memories
+        self.view = view
+        self.outputs: dict[int, dict[str, Tensor]] = {}
+
+    def after_layer(self, layer: int, values: Tensor) -> Tensor:
+        """(B, T, W) the hidden states after the layer's memory, if it has one."""
         if str(layer) not in self.memories:
-            return values, view
-        output: MemoryOutput = self.memories[str(layer)](values, view)
-        memory_outputs[layer] = output.outputs
-        return output.values, view if output.spans is None else replace(view, spans=output.spans)
+            return values
+        output: MemoryOutput = self.memories[str(layer)](values, self.view)
+        self.outputs[layer] = output.outputs
+        if output.spans is not None:
+            self.view = replace(self.view, spans=output.spans)
+        return output.values

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from lmlab.backbones.transformer import Transformer
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.errors import UserError
-from lmlab.core.system import Assembly, System
+from lmlab.core.system import System
 
 COMPARED_TYPES = (bool, int, float, str, tuple, frozenset, FunctionType, BuiltinFunctionType)
 """Types of the settings compared between two modules of one class."""
@@ -25,7 +26,7 @@ def copy_encoder_weights(target: Transformer, encoder: System) -> None:
     The attention mask may differ: `own` uses that of its objective, so a causal model can
     initialise a bidirectional one.
     """
-    source = encoder.backbone if isinstance(encoder, Assembly) else None
+    source = encoder.backbone if isinstance(encoder, ComposedSystem) else None
     if not isinstance(source, Transformer):
         raise UserError(
             "--encoder must be a run of a Transformer encoder trained on single texts, and this "

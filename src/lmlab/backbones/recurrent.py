@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from lmlab.core.attention_mask import CausalMask
-from lmlab.core.capture import UNIT_INTERVAL, Capture
+from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
+from lmlab.layers.block import Block, BlockState, NoResidual
 from lmlab.layers.recurrent_cells import RecurrentCell
+from lmlab.layers.sequence_mixer import LayerContext
+from lmlab.layers.stack import LayerPass, Stack
+
+WITHOUT_CAPTURES = LayerContext()
 
 
 class Recurrent(Backbone):
@@ -35,8 +40,7 @@ class Recurrent(Backbone):
     ) -> None:
         super().__init__()
         self.embedding = embedding
-        self.cells = nn.ModuleList(cells)
-        self.dropout = nn.Dropout(dropout)
+        self.stack = stack_cells(cells, dropout)
         self.output = nn.Dropout(dropout) if output is None else output
         self.width = cells[-1].width
 
@@ -50,14 +54,14 @@ class Recurrent(Backbone):
         """The tensors of an initial state that can be set, with their widths."""
         return {
             f"{layer}.{name}": cell.width
-            for layer, cell in stacked_cells(self.cells)
+            for layer, cell in stacked_cells(self.stack)
             for name in cell.free_state_names
         }
 
     def state_from_free(self, free: Mapping[str, Tensor]) -> TensorState:
         """The state given by a tensor (rows, W) for each of `free_state_widths`."""
         tensors: dict[str, Tensor] = {}
-        for layer, cell in stacked_cells(self.cells):
+        for layer, cell in stacked_cells(self.stack):
             cell_state = cell.state_from_free(
                 tuple(free[f"{layer}.{name}"] for name in cell.free_state_names)
             )
@@ -65,45 +69,46 @@ class Recurrent(Backbone):
         return TensorState(tensors)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        layers, after = self.all_layers(view, state)
-        return HiddenStates(values=self.output(layers[-1]), state=after)
+        values, after = self._run(view, state, WITHOUT_CAPTURES)
+        return HiddenStates(values=self.output(values), state=after)
 
-    def all_layers(
-        self, view: View, state: State | None = None
-    ) -> tuple[list[Tensor], TensorState]:
-        """The embeddings and every layer's output, (B, T, W) each, and the state after them."""
+    def all_layers(self, view: View) -> LayerPass:
+        """The embeddings and every layer's output, (B, T, W) each."""
+        passes: list[LayerPass] = []
+        with self.stack.recorded_passes(passes):
+            self._run(view, None, WITHOUT_CAPTURES)
+        return passes[0]
+
+    def _run(
+        self, view: View, state: State | None, context: LayerContext
+    ) -> tuple[Tensor, TensorState]:
+        """(B, T, W) the last layer's output, and the state after it."""
         previous = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(previous, TensorState)
-        after: dict[str, Tensor] = {}
-        outputs: list[Tensor] = [self.embedding(view.inputs)]
-        for layer, cell in stacked_cells(self.cells):
-            names = state_names(layer, cell)
-            cell_state = tuple(previous[name] for name in names)
-            values, next_state = cell(self.dropout(outputs[-1]), cell_state)
-            outputs.append(values)
-            after.update(zip(names, next_state, strict=True))
-        return outputs, TensorState(after)
+        values, after = self.stack.step(
+            self.embedding(view.inputs), context, split_state(self.stack, previous)
+        )
+        return values, join_states(self.stack, after)
 
     def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
-        """Every layer's gates over time, continuing from `state` where given."""
-        previous = self.initial_state(len(view.inputs)) if state is None else state
-        assert isinstance(previous, TensorState)
-        captures: dict[str, Capture] = {}
-        values = self.embedding(view.inputs)
-        for layer, cell in stacked_cells(self.cells):
-            cell_state = tuple(previous[name] for name in state_names(layer, cell))
-            for name, gate in cell.gates(values, cell_state).items():
-                title = name if len(self.cells) == 1 else f"layer {layer + 1} {name}"
-                captures[title] = capture_gate(cell, name, gate)
-            values, _ = cell(values, cell_state)
-        return captures
+        """Every layer's gates over time and its outputs, continuing from `state` where given."""
+        record: dict[str, Capture] = {}
+        self._run(view, state, WITHOUT_CAPTURES.with_captures(record))
+        return record
 
 
-def stacked_cells(cells: nn.ModuleList) -> Iterator[tuple[int, RecurrentCell]]:
-    """The number, from 0, and cell of each layer."""
-    for layer, cell in enumerate(cells):
-        assert isinstance(cell, RecurrentCell)
-        yield layer, cell
+def stack_cells(
+    cells: Sequence[RecurrentCell], dropout: float, *, first_dropout: float | None = None
+) -> Stack:
+    """A stack of recurrent cells, with dropout on the input of each, or another on the first's."""
+    rates = [dropout if first_dropout is None else first_dropout, *[dropout] * (len(cells) - 1)]
+    return Stack([Block(cell, NoResidual(rate)) for cell, rate in zip(cells, rates, strict=True)])
+
+
+def stacked_cells(stack: Stack) -> list[tuple[int, RecurrentCell]]:
+    """The number, from 0, and cell of each layer that is not disabled."""
+    cells = [(layer - 1, block.mixer) for layer, block in stack.layers()]
+    return [(layer, cell) for layer, cell in cells if isinstance(cell, RecurrentCell)]
 
 
 def state_names(layer: int, cell: RecurrentCell) -> list[str]:
@@ -111,12 +116,28 @@ def state_names(layer: int, cell: RecurrentCell) -> list[str]:
     return [f"{layer}.{name}" for name in cell.names]
 
 
-def capture_gate(cell: RecurrentCell, name: str, gate: Tensor) -> Capture:
-    """A gate's activations (B, T, W) as a labelled capture."""
-    return Capture(
-        values=gate,
-        axes=("batch", "time", "unit"),
-        caption=f"The {name} of every unit, at the step that predicts each token: "
-        f"{cell.gate_captions[name]}.",
-        bounds=UNIT_INTERVAL,
-    )
+def split_state(stack: Stack, state: TensorState) -> list[BlockState]:
+    """The state of each layer, of a state of the whole stack."""
+    prefixes = [f"{layer - 1}." for layer, _ in stack.layers()]
+    return [
+        BlockState(
+            TensorState(
+                {
+                    name.removeprefix(prefix): value
+                    for name, value in state.tensors.items()
+                    if name.startswith(prefix)
+                }
+            )
+        )
+        for prefix in prefixes
+    ]
+
+
+def join_states(stack: Stack, states: Iterable[BlockState]) -> TensorState:
+    """The state of the whole stack, of the states of its layers."""
+    tensors: dict[str, Tensor] = {}
+    for (layer, _), state in zip(stack.layers(), states, strict=True):
+        assert isinstance(state.mixer, TensorState)
+        for name, value in state.mixer.tensors.items():
+            tensors[f"{layer - 1}.{name}"] = value
+    return TensorState(tensors)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.recurrent import stacked_cells, state_names
+from lmlab.backbones.recurrent import (
+    WITHOUT_CAPTURES,
+    join_states,
+    split_state,
+    stack_cells,
+    stacked_cells,
+    state_names,
+)
 from lmlab.core.state import TensorState
 from lmlab.layers.recurrent_cells import CellState, RecurrentCell
 from lmlab.layers.rnn_attention import DotAttention
@@ -30,7 +38,7 @@ class RNNDecoder(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = embedding
-        self.cells = nn.ModuleList(cells)
+        self.stack = stack_cells(cells, dropout, first_dropout=0.0)
         self.dropout = nn.Dropout(dropout)
         self.context_every_step = everywhere
         self.width = cells[-1].width
@@ -41,7 +49,7 @@ class RNNDecoder(nn.Module):
         """The state before the first token, given the encoded source (B, S, W) and last states."""
         tensors = {
             name: part
-            for (layer, cell), state in zip(stacked_cells(self.cells), encoder_states, strict=True)
+            for (layer, cell), state in zip(stacked_cells(self.stack), encoder_states, strict=True)
             for name, part in zip(state_names(layer, cell), state, strict=True)
         }
         if self.context_every_step:
@@ -52,7 +60,7 @@ class RNNDecoder(nn.Module):
         """The cells' own tensors in a state, with their widths."""
         return {
             name: cell.width
-            for layer, cell in stacked_cells(self.cells)
+            for layer, cell in stacked_cells(self.stack)
             for name in state_names(layer, cell)
         }
 
@@ -67,17 +75,11 @@ class RNNDecoder(nn.Module):
 
     def _run(self, inputs: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
         """The cells over inputs (B, T, D); other tensors of the state are unchanged."""
-        tensors = dict(state.tensors)
-        values = inputs
-        for layer, cell in stacked_cells(self.cells):
-            names = state_names(layer, cell)
-            values = values if layer == 0 else self.dropout(values)
-            values, next_state = cell(values, tuple(state[name] for name in names))
-            tensors.update(zip(names, next_state, strict=True))
-        return values, TensorState(tensors)
+        values, after = self.stack.step(inputs, WITHOUT_CAPTURES, split_state(self.stack, state))
+        return values, TensorState({**state.tensors, **join_states(self.stack, after).tensors})
 
 
-class AttentionDecoder(RNNDecoder):
+class AttentionDecoder(RNNDecoder, ABC):
     """RNN decoder with attention over the source: output o_t = tanh(A [h_t, c_t] + b).
 
     The state holds the encoded source, its keys and its padding mask.
@@ -112,11 +114,11 @@ class AttentionDecoder(RNNDecoder):
         values, _, after = self.decode_with_attention(tokens, state)
         return values, after
 
+    @abstractmethod
     def decode_with_attention(
         self, tokens: Tensor, state: TensorState
     ) -> tuple[Tensor, Tensor, TensorState]:
         """Hidden (B, T, W), attention weights (B, T, S), and the state after them."""
-        raise TypeError(f"{type(self).__name__} does not define decode_with_attention")
 
     def _attend(self, queries: Tensor, state: TensorState) -> tuple[Tensor, Tensor]:
         attended: tuple[Tensor, Tensor] = self.attention(
@@ -139,7 +141,7 @@ class BahdanauDecoder(AttentionDecoder):
     def decode_with_attention(
         self, tokens: Tensor, state: TensorState
     ) -> tuple[Tensor, Tensor, TensorState]:
-        top = state_names(len(self.cells) - 1, self.cells[-1])[0]  # type: ignore[arg-type]
+        top = state_names(*stacked_cells(self.stack)[-1])[0]
         inputs = self.dropout(self.embedding(tokens))
         hidden, contexts, weights = [], [], []
         for vector in inputs.split(1, dim=1):

@@ -9,16 +9,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmlab.backbones.transformer import TransformerStack, TransformerState, capture_hidden
+from lmlab.backbones.transformer import TransformerState
 from lmlab.core.attention_mask import CausalMask
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.block import BlockState
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.kv_cache import KVCache
-from lmlab.layers.transformer_block import BlockCache
+from lmlab.layers.sequence_mixer import LayerContext
+from lmlab.layers.stack import Stack
 
 MAX_STALE_POSITIONS = 32
 """Expired positions that a stepping state may hold before they are dropped in one copy."""
@@ -52,7 +53,7 @@ class SegmentRecurrentTransformer(Backbone):
     def __init__(
         self,
         embedding: InputEmbedding,
-        stack: TransformerStack,
+        stack: Stack,
         *,
         width: int,
         segment: int,
@@ -65,7 +66,7 @@ class SegmentRecurrentTransformer(Backbone):
         self.width = width
         self.segment = segment
         self.memory = memory
-        self.eval_memory_length = eval_memory_length
+        self.eval_memory_length = self.memory_length = eval_memory_length
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view that continues from a memory, or from a stepping state."""
@@ -86,17 +87,12 @@ class SegmentRecurrentTransformer(Backbone):
         self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
     ) -> tuple[Tensor, TensorState]:
         """(B, T, W) the hidden states of one segment, and the memory after it."""
-        scope, values = self._scope(view, memory), self._embed(view.inputs)
+        context, values = self._context(view, memory), self._embed(view.inputs)
         if record is not None:
-            scope = scope.with_captures(record)
-        scope, layer_inputs = self.stack.biased(scope), {}
-        for layer, block in self.stack.layers():
-            layer_scope = self.stack.layer_context(scope, layer)
-            layer_inputs[layer_name(layer)] = values.detach()
-            joined = None if memory is None else torch.cat([memory[layer_name(layer)], values], 1)
-            values = block(values, layer_scope, content=joined)
-            capture_hidden(layer_scope, values)
-        return self.stack.finish(values), self._update_memory(view, layer_inputs, memory)
+            context = context.with_captures(record)
+        segment = SegmentInputs(memory)
+        values = self.stack(values, context, content=segment.with_memory)
+        return values, self._update_memory(view, segment.layer_inputs, memory)
 
     def _embed(self, inputs: Tensor) -> Tensor:
         """(B, T, W) input of the first layer, without absolute positions."""
@@ -104,7 +100,7 @@ class SegmentRecurrentTransformer(Backbone):
         values: Tensor = self.embedding(inputs, positions)
         return values
 
-    def _scope(self, view: View, memory: TensorState | None) -> AttentionContext:
+    def _context(self, view: View, memory: TensorState | None) -> LayerContext:
         """The segment's positions are 0, 1, 2 …; those of the memory are negative."""
         positions = torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
         keys, non_empty = positions, torch.ones_like(positions, dtype=torch.bool)
@@ -113,7 +109,7 @@ class SegmentRecurrentTransformer(Backbone):
             keys = torch.cat([past, positions.expand(rows, -1)], 1)
             non_empty = torch.cat([past < 0, non_empty.expand(rows, -1)], 1)
         max_distance = None if self.training else self.eval_memory_length
-        return AttentionContext(
+        return LayerContext(
             mask=_distance_mask(positions, keys, non_empty, _limit_distance(max_distance, view)),
             query_positions=positions,
             key_positions=keys,
@@ -135,7 +131,7 @@ class SegmentRecurrentTransformer(Backbone):
     # Token by token -----------------------------------------------------------------------------
 
     def initial_state(self, rows: int) -> TransformerState:
-        layers = tuple(block.initial_cache(rows) for _, block in self.stack.layers())
+        layers = self.stack.initial_states(rows)
         device = next(self.parameters()).device
         empty = torch.zeros(rows, 0, dtype=torch.long, device=device)
         return TransformerState(layers, empty, empty.bool())
@@ -147,7 +143,7 @@ class SegmentRecurrentTransformer(Backbone):
         positions = _next_positions(view, state)
         keys = torch.cat([state.positions, positions], 1)
         non_empty = torch.ones_like(keys, dtype=torch.bool)
-        scope = AttentionContext(
+        context = LayerContext(
             mask=_distance_mask(
                 positions, keys, non_empty, _limit_distance(self.eval_memory_length, view)
             ),
@@ -155,7 +151,7 @@ class SegmentRecurrentTransformer(Backbone):
             key_positions=keys,
         )
         values = self.embedding(view.inputs, positions)
-        values, layers = self.stack.step(values, scope, state.layers, positions)
+        values, layers = self.stack.step(values, context, state.layers)
         return HiddenStates(values=values, state=TransformerState(layers, keys, non_empty))
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
@@ -173,9 +169,25 @@ def split_segments(view: View, size: int) -> Iterator[View]:
         yield View(inputs=inputs, lengths=lengths, attention_mask=view.attention_mask)
 
 
-def layer_name(layer: int) -> str:
-    """Name of a layer's inputs in a memory."""
-    return f"layer.{layer}"
+class SegmentInputs:
+    """The inputs of each layer in one segment, and the memory of earlier ones before them.
+
+    Of values (B, T, W), the first `length` are content; those after them (a query stream) attend
+    and are not attended to. No gradient flows into what is kept for the next segment.
+    """
+
+    def __init__(self, memory: TensorState | None, length: int | None = None) -> None:
+        self.memory = memory
+        self.length = length
+        self.layer_inputs: dict[str, Tensor] = {}
+
+    def with_memory(self, layer: int, values: Tensor) -> Tensor | None:
+        """(B, M + T, W) what a layer with these inputs attends to; None for the inputs alone."""
+        name, content = f"layer.{layer}", values[:, : self.length]
+        self.layer_inputs[name] = content.detach()
+        if self.memory is not None:
+            return torch.cat([self.memory[name], content], 1)
+        return None if content.shape[1] == values.shape[1] else content
 
 
 def extend_memory(
@@ -208,12 +220,11 @@ def extend_memory(
     return TensorState({"positions": positions[row, retained], **layers})
 
 
-def drop_oldest(layers: Iterable[BlockCache], count: int) -> tuple[BlockCache, ...]:
-    """The layers' caches without the first `count` positions."""
-    caches = (layer.self_attention_cache for layer in layers)
+def drop_oldest(layers: Iterable[BlockState], count: int) -> tuple[BlockState, ...]:
+    """The KV caches of the layers without the first `count` positions."""
+    caches = [layer.mixer for layer in layers]
     return tuple(
-        BlockCache(KVCache.of(cache.keys[:, :, count:], cache.values[:, :, count:]))
-        for cache in caches
+        BlockState(cache.drop_oldest(count)) for cache in caches if isinstance(cache, KVCache)
     )
 
 
@@ -229,7 +240,7 @@ def _limit_distance(max_distance: int | None, view: View) -> int | None:
 def _distance_mask(
     queries: Tensor, keys: Tensor, non_empty: Tensor, max_distance: int | None
 ) -> Tensor:
-    """(B or 1, 1, Tq, Tk) whether each key is non-empty and 0 to `reach` positions back."""
+    """(B or 1, 1, Tq, Tk) whether each key is non-empty and 0 to `max_distance` positions back."""
     distance = queries[:, :, None] - keys[:, None, :]
     visible = (distance >= 0) & non_empty[:, None]
     if max_distance is not None:

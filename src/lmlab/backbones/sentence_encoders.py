@@ -50,7 +50,7 @@ class ReverseRNNEncoder(SentenceEncoder):
         # Each row reversed; padding comes after it.
         backwards = tokens.gather(1, (last - position).clamp(min=0))
         values = self.dropout(self.embedding(backwards))
-        outputs, _ = self.cell(values, self._start(len(tokens), values))
+        outputs, _ = self.cell.run(values, self._start(len(tokens), values))
         last_index = last[..., None].expand(-1, 1, outputs.shape[-1])
         return self.dropout(outputs.gather(1, last_index).squeeze(1))
 

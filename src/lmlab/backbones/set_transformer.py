@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lmlab.backbones.transformer import capture_hidden, position_ids
+from lmlab.backbones.transformer import position_ids
 from lmlab.core.attention_mask import FullMask, LayerMask
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.layers.attention_context import AttentionContext
-from lmlab.layers.inducing_points import InducedSetAttentionBlock
+from lmlab.layers.inducing_points import InducingPointAttention
 from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.sequence_mixer import LayerContext
+from lmlab.layers.stack import Stack
 
 
 class SetTransformer(Backbone):
-    """Set Transformer: h = ISAB(… ISAB(e)) (Lee et al. 2019), then `norm` if given.
+    """Set Transformer: h = ISAB(… ISAB(e)) (Lee et al. 2019), a stack of `InducingPointAttention`.
 
     Without positional embeddings it is permutation-equivariant. Inputs (B, T), hidden (B, T, W);
     cost O(T · M · W + (T + M) · W²) per layer of M inducing points.
@@ -28,20 +28,14 @@ class SetTransformer(Backbone):
 
     supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
 
-    def __init__(
-        self,
-        embedding: InputEmbedding,
-        layers: Sequence[InducedSetAttentionBlock],
-        *,
-        width: int,
-        norm: nn.Module | None = None,
-    ) -> None:
+    def __init__(self, embedding: InputEmbedding, stack: Stack, *, width: int) -> None:
         super().__init__()
         self.embedding = embedding
-        self.layers = nn.ModuleList(layers)
-        self.points = max(len(layer.points) for layer in layers)
-        self.norm = norm
+        self.stack = stack
+        mixers = [block.mixer for block in stack.all_blocks()]
+        self.points = max(len(m.points) for m in mixers if isinstance(m, InducingPointAttention))
         self.width = width
+        self.max_positions = embedding.max_positions
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         return HiddenStates(values=self.read(view))
@@ -51,12 +45,9 @@ class SetTransformer(Backbone):
         positions = position_ids(view)
         values: Tensor = self.embedding(view.inputs, positions, view.segments)
         real = torch.arange(values.shape[1], device=values.device) < view.lengths[:, None]
-        scope = AttentionContext(query_positions=positions, key_positions=positions, record=record)
-        for number, layer in enumerate(self.layers, start=1):
-            layer_scope = scope.for_layer(f"layer {number}")
-            values = layer(values, real, layer_scope)
-            capture_hidden(layer_scope, values)
-        return values if self.norm is None else self.norm(values)
+        context = LayerContext(mask=real[:, None, None], record=record)
+        hidden: Tensor = self.stack(values, context)
+        return hidden
 
     def layer_mask(self, length: int) -> LayerMask:
         """Inducing points attend to all words, a word to itself and to the points.

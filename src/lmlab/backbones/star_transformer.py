@@ -2,62 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lmlab.backbones.transformer import capture_hidden, position_ids
+from lmlab.backbones.transformer import position_ids
 from lmlab.core.attention_mask import FullMask, LayerMask
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.star_attention import RelayAttention, RingAttention, ring_slots
-
-
-class StarLayer(nn.Module):
-    """Star-Transformer layer: ring update of the words, then the relay update.
-
-        h ← norm(relu(ring(h, e, s))),  s ← norm(relu(relay(s, h))) with the new words
-
-    A layer without its own relay update leaves it unchanged: no word would use the last one's.
-    """
-
-    def __init__(
-        self,
-        ring: RingAttention,
-        norm: nn.Module,
-        *,
-        relay: RelayAttention | None = None,
-        relay_norm: nn.Module | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.ring = ring
-        self.norm = norm
-        self.relay = relay
-        self.relay_norm = relay_norm
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(
-        self,
-        values: Tensor,
-        inputs: Tensor,
-        relay: Tensor,
-        lengths: Tensor,
-        scope: AttentionContext,
-    ) -> tuple[Tensor, Tensor]:
-        """The words (B, T, W) and the relay (B, 1, W) after the layer."""
-        values = self.norm(self.dropout(self.ring(values, inputs, relay, lengths, scope)).relu())
-        if self.relay is not None:
-            assert self.relay_norm is not None
-            relay = self.relay_norm(self.dropout(self.relay(relay, values, scope)).relu())
-        return values, relay
+from lmlab.layers.sequence_mixer import LayerContext
+from lmlab.layers.stack import Stack
+from lmlab.layers.star_attention import StarAttention, ring_slots
 
 
 class StarTransformer(Backbone):
@@ -69,14 +28,15 @@ class StarTransformer(Backbone):
 
     supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
 
-    def __init__(
-        self, embedding: InputEmbedding, layers: Sequence[StarLayer], *, width: int
-    ) -> None:
+    def __init__(self, embedding: InputEmbedding, stack: Stack, *, width: int) -> None:
         super().__init__()
         self.embedding = embedding
-        self.layers = nn.ModuleList(layers)
-        self.reach = max(layer.ring.neighbour_radius for layer in layers)
+        self.stack = stack
+        mixers = [block.mixer for block in stack.all_blocks()]
+        radii = [m.ring.neighbour_radius for m in mixers if isinstance(m, StarAttention)]
+        self.radius = max(radii)
         self.width = width
+        self.max_positions = embedding.max_positions
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         return HiddenStates(values=self.read(view))
@@ -89,24 +49,20 @@ class StarTransformer(Backbone):
         relay = (inputs * real[..., None]).sum(1, keepdim=True) / lengths.clamp(min=1)[
             :, None, None
         ]
-        itself_and_words = torch.cat([torch.ones_like(real[:, :1]), real], dim=1)
-        scope = AttentionContext(
-            mask=itself_and_words[:, None, None],
+        context = LayerContext(
+            mask=real[:, None, None],
             query_positions=positions,
             key_positions=positions,
             record=record,
+            auxiliary_nodes=inputs.shape[1] + 1,
         )
-        values = inputs
-        for number, layer in enumerate(self.layers, start=1):
-            layer_scope = replace(scope, name=f"layer {number}")
-            values, relay = layer(values, inputs, relay, lengths, layer_scope)
-            capture_hidden(layer_scope, values)
-        return values
+        nodes: Tensor = self.stack(torch.cat([inputs, inputs, relay], 1), context)
+        return nodes[:, : inputs.shape[1]]
 
     def layer_mask(self, length: int) -> LayerMask:
         """A word attends to itself, its ring neighbours and the relay; the relay to all."""
-        neighbours = ring_slots(torch.tensor([length]), length, self.reach)[
-            0, :, : 2 * self.reach + 1
+        neighbours = ring_slots(torch.tensor([length]), length, self.radius)[
+            0, :, : 2 * self.radius + 1
         ]
         allowed = torch.zeros(length + 1, length + 1, dtype=torch.bool)
         allowed[:length].scatter_(1, neighbours, True)

@@ -1,13 +1,12 @@
-"""Transformer backbone: self-attention layers under any mask, KV cache, optional shared layers."""
+"""Transformer backbone: self-attention layers under any mask, with KV cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
@@ -15,19 +14,18 @@ from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.prefix_sharing import build_prefix_index
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.layers.attention_context import AttentionContext, attention_mask_tensor
+from lmlab.layers.block import BlockState, CrossAttentionSource
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.kv_cache import SourceAssignment
 from lmlab.layers.position_subset import PositionSubset, UniqueInputs
-from lmlab.layers.relative_positions import PositionBias
-from lmlab.layers.transformer_block import BlockCache, CrossAttentionSource, TransformerBlock
+from lmlab.layers.sequence_mixer import LayerContext, attention_mask_tensor
+from lmlab.layers.stack import Stack
 
 
 @dataclass(frozen=True, eq=False)
 class TransformerState:
     """KV cache of a Transformer; all rows have the same number of inputs."""
 
-    layers: tuple[BlockCache, ...]
+    layers: tuple[BlockState, ...]
     positions: Tensor
     """(B, T) or (B, T, 2) positions of the inputs so far."""
     non_padding: Tensor
@@ -48,116 +46,6 @@ class TransformerState:
         return TransformerState(layers, self.positions, self.non_padding, self.source)
 
 
-class TransformerStack(nn.Module):
-    """Stack of Transformer blocks, repeated `times` times with shared parameters (ALBERT).
-
-    `bias` is added to the attention scores of all layers; `norm` follows the last one. Layers and
-    heads count from 1: layers in `disabled_layers` are skipped, and heads in `disabled_heads`
-    (layer, head) output zero.
-    """
-
-    def __init__(
-        self,
-        blocks: Sequence[TransformerBlock],
-        *,
-        times: int = 1,
-        bias: PositionBias | None = None,
-        norm: nn.Module | None = None,
-        disabled_layers: Iterable[int] = (),
-        disabled_heads: Iterable[tuple[int, int]] = (),
-    ) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.times = times
-        self.bias = bias
-        self.norm = norm
-        self.disabled_layers = frozenset(disabled_layers)
-        self.disabled_heads = frozenset(disabled_heads)
-
-    @property
-    def depth(self) -> int:
-        """Number of layers, disabled ones included."""
-        return len(self.blocks) * self.times
-
-    def layers(self) -> Iterator[tuple[int, TransformerBlock]]:
-        """The number and block of each layer that is not disabled."""
-        for layer in range(self.depth):
-            block = self.blocks[layer % len(self.blocks)]
-            assert isinstance(block, TransformerBlock)
-            if layer + 1 not in self.disabled_layers:
-                yield layer + 1, block
-
-    def forward(
-        self, values: Tensor, scope: AttentionContext, *, source: CrossAttentionSource | None = None
-    ) -> Tensor:
-        """(B, T, W) the output of the last layer."""
-        scope = self.biased(scope)
-        for layer, block in self.layers():
-            layer_scope = self.layer_context(scope, layer)
-            values = block(values, layer_scope, source=source)
-            capture_hidden(layer_scope, values)
-        return self.finish(values)
-
-    def at_positions(
-        self,
-        values: Tensor,
-        scope: AttentionContext,
-        targets: PositionSubset,
-        *,
-        unique: UniqueInputs | None = None,
-    ) -> Tensor:
-        """(B, M, W) the output at some positions; the last layer computes only these.
-
-        With `same`, `values` are the unique inputs (1, U, W), projected once by the first layer.
-        """
-        scope, projected = self.biased(scope), None
-        *lower_layers, (last, last_block) = self.layers()
-        if unique is not None:
-            projected = unique.expand(lower_layers[0][1].project(values)) if lower_layers else None
-            values = unique.expand(values)
-        for layer, block in lower_layers:
-            values = block(values, self.layer_context(scope, layer), projected=projected)
-            projected = None
-        layer_scope = self.layer_context(scope.at_positions(targets.positions), last)
-        return self.finish(last_block(targets.gather(values), layer_scope, content=values))
-
-    def step(
-        self,
-        values: Tensor,
-        scope: AttentionContext,
-        caches: Sequence[BlockCache],
-        positions: Tensor,
-        source_scope: AttentionContext | None = None,
-    ) -> tuple[Tensor, tuple[BlockCache, ...]]:
-        """The output for new positions, and the updated caches."""
-        scope, after = self.biased(scope), []
-        for cache, (layer, block) in zip(caches, self.layers(), strict=True):
-            layer_scope = self.layer_context(scope, layer)
-            values, updated = block.step(values, layer_scope, cache, positions, source_scope)
-            after.append(updated)
-        return self.finish(values), tuple(after)
-
-    def biased(self, scope: AttentionContext) -> AttentionContext:
-        """The context with the position bias added to the mask."""
-        if self.bias is None:
-            return scope
-        return scope.with_bias(self.bias(scope.query_positions, scope.key_positions))
-
-    def layer_context(self, scope: AttentionContext, layer: int) -> AttentionContext:
-        """The attention context of one layer, by its number."""
-        disabled = {head - 1 for number, head in self.disabled_heads if number == layer}
-        return scope.for_layer(f"layer {layer}", frozenset(disabled))
-
-    def finish(self, values: Tensor) -> Tensor:
-        return values if self.norm is None else self.norm(values)
-
-
-def capture_hidden(scope: AttentionContext, values: Tensor) -> None:
-    """Record a layer's output, if requested."""
-    caption = "The vector of each position after the layer, unit by unit."
-    scope.capture("hidden", values, ("batch", "time", "unit"), caption)
-
-
 class Transformer(Backbone):
     """Transformer (Vaswani et al. 2017): h = Stack(e(s) + positions), causal or not by its mask.
 
@@ -173,24 +61,22 @@ class Transformer(Backbone):
     )
     cpu_tokens_at_once: ClassVar[int | None] = 1024
 
-    def __init__(self, embedding: InputEmbedding, stack: TransformerStack, *, width: int) -> None:
+    def __init__(self, embedding: InputEmbedding, stack: Stack, *, width: int) -> None:
         super().__init__()
         self.embedding = embedding
         self.stack = stack
         self.width = width
+        self.max_positions = embedding.max_positions
 
     def initial_state(
         self, rows: int, source: CrossAttentionSource | None = None
     ) -> TransformerState:
         device = next(self.parameters()).device
-        owners = SourceAssignment.one_to_one(rows, device)
-        layers = tuple(
-            block.initial_cache(rows, source, owners) for _, block in self.stack.layers()
-        )
+        layers = self.stack.initial_states(rows, source)
         empty = torch.zeros(rows, 0, dtype=torch.long, device=device)
         source_mask = None
         if source is not None:
-            mask, (size, time) = source.scope.mask, source.values.shape[:2]
+            mask, (size, time) = source.context.mask, source.values.shape[:2]
             all_visible = torch.ones(size, time, dtype=torch.bool, device=device)
             source_mask = all_visible if mask is None else mask[:, 0, 0]
         return TransformerState(layers, empty, empty.bool(), source_mask)
@@ -209,31 +95,31 @@ class Transformer(Backbone):
         record: dict[str, Capture] | None = None,
     ) -> Tensor:
         """(B, T, W) hidden states of all positions; internals go into `record` where given."""
-        scope = full_attention_context(view, record)
+        context = full_attention_context(view, record)
         no_sharing = self.training or source is not None or record is not None
         prefixes = None if no_sharing else build_prefix_index(view)
         if prefixes is not None:
             return prefixes.expand(
-                self._encode_unique_prefixes(view, replace(scope, shared_prefixes=prefixes))
+                self._encode_unique_prefixes(view, replace(context, shared_prefixes=prefixes))
             )
         values = self.embedding(view.inputs, position_ids(view), view.segments)
-        scope.capture(
+        context.capture(
             "input",
             values,
             ("batch", "time", "unit"),
             "The vector of each position before the first layer, unit by unit.",
         )
-        hidden: Tensor = self.stack(values, scope, source=source)
+        hidden: Tensor = self.stack(values, context, source=source)
         return hidden
 
-    def _encode_unique_prefixes(self, view: View, scope: AttentionContext) -> Tensor:
+    def _encode_unique_prefixes(self, view: View, context: LayerContext) -> Tensor:
         """(1, U, W) hidden states of the distinct prefixes of the rows, each computed once."""
-        assert scope.shared_prefixes is not None
+        assert context.shared_prefixes is not None
         positions = position_ids(view).expand(view.inputs.shape)
         values = self.embedding(
-            scope.shared_prefixes.gather(view.inputs), scope.shared_prefixes.gather(positions)
+            context.shared_prefixes.gather(view.inputs), context.shared_prefixes.gather(positions)
         )
-        hidden: Tensor = self.stack(values, scope)
+        hidden: Tensor = self.stack(values, context)
         return hidden
 
     def hidden_at(self, view: View, mask: Tensor) -> Tensor:
@@ -266,14 +152,16 @@ class Transformer(Backbone):
         keys = torch.cat([state.positions.view(rows, -1, *positions.shape[2:]), positions], 1)
         real = torch.arange(count, device=positions.device) < view.lengths[:, None]
         non_padding = torch.cat([state.non_padding, real], 1)
-        scope = AttentionContext(
+        context = LayerContext(
             mask=_stepping_mask(view, state, non_padding),
             query_positions=positions,
             key_positions=keys,
         )
         values = self.embedding(view.inputs, positions, view.segments)
-        source_scope = _source_scope(state, positions)
-        values, layers = self.stack.step(values, scope, state.layers, positions, source_scope)
+        source_context = _source_context(state, positions)
+        values, layers = self.stack.step(
+            values, context, state.layers, source_context=source_context
+        )
         return HiddenStates(
             values=values, state=TransformerState(layers, keys, non_padding, state.source)
         )
@@ -301,13 +189,11 @@ def position_ids(view: View) -> Tensor:
     return torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
 
 
-def full_attention_context(
-    view: View, record: dict[str, Capture] | None = None
-) -> AttentionContext:
+def full_attention_context(view: View, record: dict[str, Capture] | None = None) -> LayerContext:
     """The attention context of all positions of a view."""
     positions = position_ids(view)
     mask, causal = attention_mask_tensor(view.attention_mask, view.lengths, view.inputs.shape[1])
-    return AttentionContext(
+    return LayerContext(
         mask=mask,
         causal=causal,
         query_positions=positions,
@@ -328,9 +214,9 @@ def _stepping_mask(view: View, state: TransformerState, non_padding: Tensor) -> 
     return torch.cat([past, new_mask], dim=-1)[:, None]
 
 
-def _source_scope(state: TransformerState, positions: Tensor) -> AttentionContext | None:
+def _source_context(state: TransformerState, positions: Tensor) -> LayerContext | None:
     if state.source is None:
         return None
     mask = None if bool(state.source.all()) else state.source[:, None, None]
     source_positions = torch.arange(state.source.shape[1], device=positions.device)[None]
-    return AttentionContext(mask=mask, query_positions=positions, key_positions=source_positions)
+    return LayerContext(mask=mask, query_positions=positions, key_positions=source_positions)

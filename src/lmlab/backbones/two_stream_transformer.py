@@ -9,17 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.backbones.backbone_interfaces import TwoStreamBackbone
-from lmlab.backbones.segment_recurrent import drop_oldest, extend_memory, layer_name
-from lmlab.backbones.transformer import TransformerStack, capture_hidden, position_ids
+from lmlab.backbones.segment_recurrent import SegmentInputs, drop_oldest, extend_memory
+from lmlab.backbones.transformer import position_ids
 from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
 from lmlab.core.parts import HiddenStates, prediction_mask
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.layers.attention_context import AttentionContext, attention_mask_tensor
+from lmlab.layers.block import BlockState
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.position_subset import PositionSubset
-from lmlab.layers.transformer_block import BlockCache, TransformerBlock
+from lmlab.layers.sequence_mixer import LayerContext, attention_mask_tensor
+from lmlab.layers.stack import Stack
 
 
 class QueryVector(nn.Module):
@@ -40,7 +41,7 @@ class QueryVector(nn.Module):
 class TwoStreamCache:
     """Cache for decoding: the content stream only, all rows of one length."""
 
-    layers: tuple[BlockCache, ...]
+    layers: tuple[BlockState, ...]
     positions: Tensor
     """(B, n) positions of the cached entries."""
     segments: Tensor
@@ -83,7 +84,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
     def __init__(
         self,
         embedding: InputEmbedding,
-        stack: TransformerStack,
+        stack: Stack,
         *,
         width: int,
         start: QueryVector | None = None,
@@ -97,6 +98,8 @@ class TwoStreamTransformer(TwoStreamBackbone):
         self.start = start
         self.memory = memory
         self.segment_length = segment_length
+        self.memory_length = memory if segment_length else None
+        self.max_positions = None if segment_length else embedding.max_positions
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view; `state` is the memory of the preceding text, if any."""
@@ -111,17 +114,19 @@ class TwoStreamTransformer(TwoStreamBackbone):
             if view.query_attention_mask is None
             else PositionSubset.from_mask(prediction_mask(view))
         )
-        scope = self._scope(view, targets, memory)
+        context = self._context(view, targets, memory)
         values = self.embedding(view.inputs, position_ids(view), view.segments)
         time = values.shape[1]
         if targets is not None:
             # Both streams attend to the same keys, so they pass through a layer concatenated.
             values = torch.cat([values, self._initial_queries(values, targets)], 1)
         if record is not None:
-            scope = scope.with_captures(record)
-        values, layer_inputs = self._run_layers(values, scope, time, memory)
+            context = context.with_captures(record)
+        segment = SegmentInputs(memory, time)
+        values = self.stack(values, context, content=segment.with_memory)
         hidden = values if targets is None else targets.scatter_back(values[:, time:], time)
-        return HiddenStates(values=hidden, state=self._update_memory(view, layer_inputs, memory))
+        state = self._update_memory(view, segment.layer_inputs, memory)
+        return HiddenStates(values=hidden, state=state)
 
     def _initial_queries(self, content: Tensor, targets: PositionSubset) -> Tensor:
         """(B, M, W) initial queries."""
@@ -130,26 +135,11 @@ class TwoStreamTransformer(TwoStreamBackbone):
         vectors: Tensor = self.start(*targets.positions.shape)
         return vectors
 
-    def _run_layers(
-        self, values: Tensor, scope: AttentionContext, time: int, memory: TensorState | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """(B, T + M, W) both streams after the last layer, and the content (B, T, W) below each."""
-        scope, layer_inputs = self.stack.biased(scope), {}
-        for layer, block in self.stack.layers():
-            layer_scope, content = self.stack.layer_context(scope, layer), values[:, :time]
-            layer_inputs[layer_name(layer)] = content
-            if memory is not None:
-                content = torch.cat([memory[layer_name(layer)], content], 1)
-            alone = content.shape[1] == values.shape[1] == time
-            values = block(values, layer_scope, content=None if alone else content)
-            capture_hidden(layer_scope, values)
-        return self.stack.finish(values), layer_inputs
-
     # Attention mask -----------------------------------------------------------------------------
 
-    def _scope(
+    def _context(
         self, view: View, targets: PositionSubset | None, memory: TensorState | None
-    ) -> AttentionContext:
+    ) -> LayerContext:
         """Queries: content, then query stream. Keys: memory, then content."""
         positions = position_ids(view)
         mask, queries, keys = _mask(view, targets, memory), positions, positions
@@ -167,7 +157,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
             if key_segments is not None:
                 # The published code assigns the whole memory to the first segment.
                 key_segments = torch.cat([torch.zeros_like(past), key_segments], 1)
-        return AttentionContext(
+        return LayerContext(
             mask=mask,
             query_positions=queries,
             key_positions=keys,
@@ -192,7 +182,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
     # Token by token -----------------------------------------------------------------------------
 
     def initial_state(self, rows: int) -> TwoStreamCache:
-        layers = tuple(block.initial_cache(rows) for _, block in self.stack.layers())
+        layers = self.stack.initial_states(rows)
         device = next(self.parameters()).device
         empty = torch.zeros(rows, 0, dtype=torch.long, device=device)
         return TwoStreamCache(layers, empty, empty)
@@ -205,14 +195,14 @@ class TwoStreamTransformer(TwoStreamBackbone):
         position = torch.full_like(tokens, state.count)[:, None]
         positions = torch.cat([state.positions, position], 1)
         key_segments = torch.cat([state.segments, segments[:, None]], 1)
-        scope = AttentionContext(
+        context = LayerContext(
             query_positions=position,
             key_positions=positions,
             query_segments=segments[:, None],
             key_segments=key_segments,
         )
         values = self.embedding(tokens[:, None], position, segments[:, None])
-        _, layers = self.stack.step(values, scope, state.layers, position)
+        _, layers = self.stack.step(values, context, state.layers)
         return TwoStreamCache(layers, positions, key_segments, state.count + 1)
 
     def query_next(self, state: State, segments: Tensor) -> Tensor:
@@ -220,16 +210,13 @@ class TwoStreamTransformer(TwoStreamBackbone):
         assert isinstance(state, TwoStreamCache)
         assert self.start is not None, "queries that start as inputs have none at the next position"
         position = torch.full_like(segments, state.count)[:, None]
-        scope = AttentionContext(
+        context = LayerContext(
             query_positions=position,
             key_positions=state.positions,
             query_segments=segments[:, None],
             key_segments=state.segments,
         )
-        scope, values = self.stack.biased(scope), self.start(len(segments), 1)
-        for cache, (layer, block) in zip(state.layers, self.stack.layers(), strict=True):
-            values = _query_layer(block, values, self.stack.layer_context(scope, layer), cache)
-        return self.stack.finish(values)[:, 0]
+        return self.stack.query(self.start(len(segments), 1), context, state.layers)[:, 0]
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention, its sublayers' outputs and its hidden states, by stream."""
@@ -264,19 +251,6 @@ def _truncated(state: TwoStreamCache, memory: int) -> TwoStreamCache:
     segments = torch.zeros_like(state.segments[:, start:])
     layers = drop_oldest(state.layers, start)
     return TwoStreamCache(layers, state.positions[:, start:], segments, state.count)
-
-
-def _query_layer(
-    block: TransformerBlock, values: Tensor, scope: AttentionContext, cache: BlockCache
-) -> Tensor:
-    """(B, 1, W) one layer of a query that attends to the cache and leaves it unchanged."""
-    residual = block.self_attention_residual
-    output = block.attention.attend_to_cache(
-        residual.sublayer_input(values), scope, cache.self_attention_cache
-    )
-    values = residual.sublayer_output(values, output)
-    residual = block.feed_forward_residual
-    return residual.sublayer_output(values, block.feed_forward(residual.sublayer_input(values)))
 
 
 def _by_stream(

@@ -29,9 +29,17 @@ class VisionTransformer(ImageTextBackbone):
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
 
     def __init__(
-        self, tokens: nn.Embedding, patches: nn.Linear, transformer: Transformer, *, start: int
+        self,
+        tokens: nn.Embedding,
+        patches: nn.Linear,
+        transformer: Transformer,
+        *,
+        start: int,
+        max_positions: int | None = None,
     ) -> None:
+        """`max_positions`: of a text, besides the patches."""
         super().__init__()
+        self.max_positions = max_positions
         self.tokens = tokens
         self.patches = patches
         self.transformer = transformer

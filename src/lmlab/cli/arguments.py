@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lmlab.core.errors import UserError, nearest_names
-from lmlab.core.limits import check_limit
-from lmlab.core.untrusted_input import parse_integer
 
 
 def is_model(argument: str) -> bool:
@@ -70,7 +68,7 @@ def split_models_and_corpus(
     arguments: Sequence[str], option: str | None, verb: str
 ) -> tuple[list[str], str | None]:
     """Models, and the corpus named after them or by --data; None without one."""
-    from lmlab.data.load_corpus import builtin_descriptions
+    from lmlab.data.builtin_corpora import builtin_descriptions
 
     models, data = split_models_and_data(arguments, tuple(builtin_descriptions()))
     if data and option is not None:
@@ -131,27 +129,3 @@ def repeat_options(arguments: Sequence[str]) -> list[str]:
             positionals += 1
         repeated.append(argument)
     return repeated
-
-
-def parse_positions(text: str) -> tuple[int, ...]:
-    """Parse 1,3-5 as 1, 3, 4, 5: token positions without duplicates."""
-    positions: list[int] = []
-    for part in text.split(","):
-        start, dash, end = (bound.strip() for bound in part.partition("-"))
-        first, last = parse_integer(start), parse_integer(end if dash else start)
-        if first is None or last is None:
-            raise UserError(f"--positions must be numbers such as 1,3-5, got {text[:80]!r}.")
-        if last < first:
-            raise UserError(
-                f"a range of --positions must be ascending, as {last}-{first}, got "
-                f"{part.strip()!r}."
-            )
-        check_limit("positions", last, called="--positions")
-        positions += range(first, last + 1)
-        check_limit("positions", len(positions), called="the number of --positions")
-    seen: set[int] = set()
-    for position in positions:
-        if position in seen:
-            raise UserError(f"--positions must name each token once, got {position} twice.")
-        seen.add(position)
-    return tuple(positions)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import NO_ANSWER, one_line, print, print_table, with_progress
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
     FileOption,
     TextInput,
@@ -21,18 +22,21 @@ from lmlab.cli.text_inputs import (
     require_single_text,
 )
 from lmlab.core.errors import UserError
+from lmlab.core.shared_options import Errors
+from lmlab.verbs import generation as verbs
 
 if TYPE_CHECKING:
     from lmlab.core.answers import Answer
     from lmlab.data.readers import Example
-    from lmlab.language_model import LanguageModel
     from lmlab.retrieval.stored_index import StoredIndex
     from lmlab.sampling.question_answering import AnsweredQuestion
+    from lmlab.verbs.language_model import LanguageModel
 
 CHUNK_SIZE = 64
 """Questions read ahead, to be batched by length."""
 
 
+@terminal(verbs.ask)
 def ask(
     run: RunArgument,
     questions: Annotated[
@@ -46,35 +50,11 @@ def ask(
         list[str] | None, typer.Option(metavar="QUESTION", help="A question; repeatable.")
     ] = None,
     file: FileOption = None,
-    documents: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DOCS",
-            help="Retrieve from these documents instead of the run's own: a built-in set "
-            "(capitals, wordnet), a .jsonl file, a text file with one document per "
-            "line, a folder.",
-        ),
-    ] = None,
     index: Annotated[
         str | None,
         typer.Option(
             metavar="INDEX",
-            help="The same, in the documents of an index; its vectors serve if the run made them.",
-        ),
-    ] = None,
-    knowledge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KNOWLEDGE",
-            help="Other facts about the same entities, for a memory of facts: a built-in knowledge "
-            "or a folder of tables.",
-        ),
-    ] = None,
-    fact: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="'SUBJECT | RELATION | OBJECT'",
-            help="A fact to change in the memory before answering; repeatable.",
+            help="Retrieve from the documents of an index; its vectors serve if the run made them.",
         ),
     ] = None,
     show_evidence: Annotated[
@@ -83,36 +63,23 @@ def ask(
             "--show-evidence", help="Also print the retrieved documents and their probabilities."
         ),
     ] = False,
-    n: Annotated[int, typer.Option("-n", help="Number of answers per question, best first.")] = 1,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="For systems that write their answers: thorough, fast, beam, greedy or sample, as "
-            "far as they can; the usual one of each unless given."
-        ),
-    ] = None,
-    beam: Annotated[int | None, typer.Option(help="Beam width; 5.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="Maximum number of tokens of a generated answer; 50.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     as_json: JsonOption = False,
     raw: RawOption = False,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     no_verify: NoVerify = False,
+    *,
+    documents: str | None,
+    **options: Any,
 ) -> None:
-    """Answer questions, with probabilities and optionally the evidence."""
     if documents is not None and index is not None:
         raise UserError("give --documents or --index, not both.")
 
     from lmlab.sampling.question_answering import AnsweredQuestion
 
     text_input = read_text_arguments(questions or [], text or [], file, errors)
-    facts = [_parse_fact(item) for item in fact or []]
-    options = {"method": method, "beam": beam, "max_length": max_length, "seed": seed}
-    memory = {"documents": documents, "index": index, "knowledge": knowledge, "facts": facts}
     lines: deque[Example] = deque()
-    answers = _ask_model(run, _chunks(text_input, lines), memory, answers=n, **options)
+    options["documents"] = documents
+    answers = _ask_model(run, _chunks(text_input, lines), index, **options)
     with text_input.progress_bar("answering") as done:
         results = with_progress(align_results(answers, lines), done)
         empty = AnsweredQuestion(question="", answers=()).as_dict()
@@ -129,17 +96,17 @@ def _chunks(text_input: TextInput, lines: deque[Example]) -> Iterator[list[str]]
 
 
 def _ask_model(
-    run: str, chunks: Iterable[list[str]], memory: dict[str, Any], **options: Any
+    run: str, chunks: Iterable[list[str]], index: str | None, **options: Any
 ) -> Iterator[AnsweredQuestion]:
-    from lmlab.api import load_answerer
-    from lmlab.language_model import LanguageModel
+    from lmlab.verbs.language_model import LanguageModel
+    from lmlab.verbs.loading import load_answerer
 
-    model, index = load_answerer(run), memory.pop("index")
+    model = load_answerer(run)
     if index is not None:
-        memory["documents"] = index
+        options["documents"] = index
         if isinstance(model, LanguageModel):
-            memory["documents"] = _open_index(index, model)
-    return model.ask_stream(chunks, **memory, **options)
+            options["documents"] = _open_index(index, model)
+    return model.ask_stream(chunks, **options)
 
 
 def _open_index(index: str, model: LanguageModel) -> StoredIndex:
@@ -163,13 +130,6 @@ def _open_index(index: str, model: LanguageModel) -> StoredIndex:
             file=sys.stderr,
         )
     return stored
-
-
-def _parse_fact(text: str) -> tuple[str, str, str]:
-    parts = [part.strip() for part in text.split("|")]
-    if len(parts) != 3 or not all(parts):
-        raise UserError(f"a fact is written 'SUBJECT | RELATION | OBJECT', and {text!r} is not.")
-    return parts[0], parts[1], parts[2]
 
 
 def print_answers(results: Iterable[AnsweredQuestion | None], *, evidence: bool) -> None:

@@ -11,33 +11,22 @@ import typer
 
 from lmlab.cli.options import JsonOption
 from lmlab.cli.output import print, print_json, print_table
+from lmlab.cli.terminal import terminal
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, nearest_names
 from lmlab.core.registry import catalogue, find_system, search_systems, system_module
-from lmlab.core.search import SearchHit, search
+from lmlab.core.search import SearchHit
 from lmlab.core.switches import describe_switches
+from lmlab.core.system_files import register
+from lmlab.verbs import catalogue as verbs
 
 if TYPE_CHECKING:
     from lmlab.training.setting_records import SettingRecord
 
 
-def settings(
-    system: Annotated[
-        str | None,
-        typer.Argument(metavar="[SYSTEM]", help="Add this system's own settings and defaults."),
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="Show the values that a recipe of SYSTEM sets.")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="List the settings of finetune --task TASK instead.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List the settings that --set NAME=VALUE takes: type, default and what each does."""
-    from lmlab.tasks.setting_listing import settings as settings
-
-    records = settings(system, recipe=recipe, task=task)
+@terminal(verbs.settings)
+def settings(as_json: JsonOption = False, **options: Any) -> None:
+    records = verbs.settings(**options)
     if as_json:
         print_json([record.as_dict() for record in records])
     else:
@@ -86,12 +75,13 @@ JSON_FIELDS = (
     "fitting",
     "protocols",
     "switches",
+    "package",
 )
 
 
+@terminal(verbs.systems)
 def systems(as_json: JsonOption = False) -> None:
-    """List all systems of the zoo, with their papers."""
-    cards = list(catalogue().values())
+    cards = verbs.systems()
     if as_json:
         print_json([card_record(card) for card in cards])
     else:
@@ -105,23 +95,26 @@ def card_record(card: Card) -> dict[str, Any]:
 
 
 def print_cards(cards: list[Card]) -> None:
-    """Print a line per system, grouped by family."""
+    """Print a line per system, grouped by family; with its package if there are plug-ins."""
+    has_plugins = any(card.package for card in cards)
     rows = [
-        (card.name, card.family, card.kind, card.summary)
+        (card.name, card.family, card.kind, *(card.package,) * has_plugins, card.summary)
         for card in sorted(cards, key=lambda card: (card.family, card.name))
     ]
-    print_table(("system", "family", "kind", "what it is"), rows)
+    package = ("package",) * has_plugins
+    print_table(("system", "family", "kind", *package, "what it is"), rows)
 
 
+@terminal(verbs.find, without=("text",))
 def find(
     text: Annotated[
         list[str],
         typer.Argument(metavar="TEXT", help="A system's name or alias, or words of an idea."),
     ],
-    limit: Annotated[int, typer.Option(min=1, help="Show this many results at most.")] = 10,
     as_json: JsonOption = False,
+    *,
+    limit: int,
 ) -> None:
-    """Search systems, commands, settings, classes, docs and terms; show one system by name."""
     query = " ".join(text)
     card = _system_named(query)
     if card is not None and not as_json:
@@ -130,7 +123,7 @@ def find(
         if others:
             print(f"\nalso mentioned by: {', '.join(others)}")
         return
-    hits = search(query, limit)
+    hits = verbs.find(query, limit=limit)
     if as_json:
         print_json([hit.as_dict() for hit in hits])
     elif hits:
@@ -156,7 +149,9 @@ def no_match_error(query: str) -> UserError:
 
 
 def _system_named(query: str) -> Card | None:
-    """The system with exactly this name or alias."""
+    """The system with exactly this name or alias, or in this file."""
+    if query.endswith(".py"):
+        return register(query)
     known = {name.lower() for card in catalogue().values() for name in (card.name, *card.aliases)}
     return find_system(query) if query.lower().replace("_", "-") in known else None
 
@@ -169,6 +164,7 @@ def print_card(card: Card) -> None:
     module = system_module(card.name)
     print(f"{card.name}\n\n{inspect.getdoc(module)}\n")
     fields = {
+        "package": card.package,
         "paper": card.paper,
         "source": card.source,
         "aliases": ", ".join(card.aliases),

@@ -1,15 +1,12 @@
-"""`lmlab cloze RUN [FILE | - | TEXT...] [--data CORPUS]`: accuracy of predicting a masked token."""
+"""`lmlab cloze RUN [FILE | - | TEXT...]`: accuracy of predicting a masked token."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
-from typing import Annotated
 
-import typer
-
-from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import print, print_json, text_progress_bar
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
     FileOption,
     TextOption,
@@ -18,30 +15,27 @@ from lmlab.cli.text_inputs import (
     read_texts,
 )
 from lmlab.core.errors import UserError
+from lmlab.core.shared_options import Errors
+from lmlab.verbs import evaluation as verbs
 
 
+@terminal(verbs.cloze)
 def cloze(
     run: RunArgument,
     arguments: TextsOrFileArgument = None,
     text: TextOption = None,
     named_file: FileOption = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CORPUS", help="Use the test split of this corpus; the run's own if none."
-        ),
-    ] = None,
-    texts: Annotated[int, typer.Option(help="Maximum number of texts.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Random seed of the masking.")] = 0,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     raw: RawOption = False,
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
+    *,
+    data: str | None,
+    max_texts: int,
+    seed: int,
 ) -> None:
-    """Measure cloze accuracy: mask one token per text and predict it."""
-    from lmlab.api import load
-    from lmlab.scoring.cloze import METHOD_DESCRIPTIONS, cloze_accuracy
-    from lmlab.shared_corpus import shared_corpus
+    from lmlab.scoring.cloze import METHOD_DESCRIPTIONS
+    from lmlab.verbs.loading import load, shared_corpus
 
     file, given_texts = file_or_texts(arguments, text, named_file)
     if data is not None and (file is not None or given_texts):
@@ -60,8 +54,7 @@ def cloze(
         where = f"the test split of {corpus.name}"
     report, size = (None, None) if text_input is None else (text_input.report, text_input.size)
     with text_progress_bar("cloze", report, size, unit="texts", results_follow=True) as done:
-        some_texts = islice(evaluated, texts)
-        result = cloze_accuracy(model.system, model.tokenizer, some_texts, seed=seed, progress=done)
+        result = model.cloze(evaluated, max_texts=max_texts, seed=seed, progress=done)
     if text_input is not None:
         text_input.warn_empty_lines()
         text_input.warn_unknown_words()

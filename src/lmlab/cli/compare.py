@@ -1,17 +1,20 @@
-"""`lmlab compare RUN... [CORPUS] [--split test] [--out report.html]`: losses, tests, report."""
+"""`lmlab compare RUN... [CORPUS]`: held-out losses with their kind, intervals and tests."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from lmlab.cli.arguments import split_models_and_corpus
-from lmlab.cli.options import JsonOption, NoVerify, RunsErrorsOption, SplitOption
+from lmlab.cli.options import JsonOption, NoVerify
 from lmlab.cli.output import print, print_json, show_table, text_progress_bar
+from lmlab.cli.terminal import terminal
+from lmlab.verbs.evaluation import compare as compare_runs
 
 
+@terminal(compare_runs)
 def compare(
     arguments: Annotated[
         list[str],
@@ -20,38 +23,21 @@ def compare(
             help="Runs or Hub folders, then the corpus to compare on (or --data).",
         ),
     ],
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="CORPUS", help="Corpus to compare on; the runs' own if not given."),
-    ] = None,
-    split: SplitOption = "test",
-    out: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Also write a file: .html (a report), .md, .tex or .json."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the bootstrap.")] = 0,
     as_json: JsonOption = False,
-    errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
+    *,
+    data: str | None,
+    out: str | None,
+    **options: Any,
 ) -> None:
-    """Compare trained models on one split: losses with their kind, intervals and tests."""
     runs, data = split_models_and_corpus(arguments, data, "compare")
 
-    from lmlab.api import compare as compare_runs
     from lmlab.scoring.comparison_tables import comparison_json as record
     from lmlab.scoring.comparison_tables import rich_differences, rich_table
 
     with text_progress_bar("comparing", results_follow=True) as progress:
         comparison = compare_runs(
-            runs,
-            data=data,
-            split=split,
-            out=out,
-            seed=seed,
-            errors=errors,
-            progress=lambda run, tokens: progress(tokens),
+            runs, data=data, out=out, progress=lambda run, tokens: progress(tokens), **options
         )
     if as_json:
         print_json(record(comparison))

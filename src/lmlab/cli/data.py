@@ -2,59 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from lmlab.cli.options import CorpusArgument, ErrorsOption, JsonOption
+from lmlab.cli.options import JsonOption
 from lmlab.cli.output import print, print_json, print_table
+from lmlab.cli.terminal import terminal
+from lmlab.verbs import resources as verbs
 
 if TYPE_CHECKING:
     from lmlab.data.corpus_summary import CorpusSummary, SplitSummary
 
-FILE_FORMS = {
-    "contiguous:PATH": "A file or folder read as one stream that goes on over its lines.",
-    "parallel:DE-EN:FOLDER": "Pairs for translating: train*.de beside train*.en, and so for "
-    "val*|valid*|dev* and test*, with the names of any two languages.",
-    "parallel:FILE,FILE": "Pairs for translating: sources a line, and their translations in the "
-    "same lines of the other file; split as a file is.",
-}
-"""Corpus specs other than a plain file or folder."""
 MAX_BAR_WIDTH = 30
 """Width of the longest histogram bar, in characters."""
 
 
+@terminal(verbs.data_list)
 def list_corpora(as_json: JsonOption = False) -> None:
-    """List the built-in corpora and the protocols for data of your own."""
-    from lmlab.data.load_corpus import builtin_descriptions
-    from lmlab.data.standard_datasets import CORPUS_PROTOCOLS
-
-    entries = [(name, "built-in", text) for name, text in builtin_descriptions().items()]
-    entries += [(f"{name}:PATH", "protocol", p.description) for name, p in CORPUS_PROTOCOLS.items()]
-    entries += [(name, "your files", text) for name, text in FILE_FORMS.items()]
+    entries = verbs.data_list()
     if as_json:
-        print_json([{"name": n, "form": f, "description": d} for n, f, d in entries])
+        print_json([asdict(entry) for entry in entries])
         return
-    print_table(("corpus", "form", "what it is"), entries)
+    rows = [(entry.name, entry.form, entry.description) for entry in entries]
+    print_table(("corpus", "form", "what it is"), rows)
     print(
         "\nOr a file (a sentence a line, .jsonl, .fa, .tsv of pairs, any of them gzipped), or a "
         "folder with train*, val*|valid*|dev*, test* in it."
     )
 
 
-def describe(
-    corpus: CorpusArgument,
-    as_json: JsonOption = False,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="word, char, bpe or wordpiece; the corpus's own.")
-    ] = None,
-    errors: ErrorsOption = "strict",
-) -> None:
-    """Describe a corpus: sizes, unknown words, duplicates, lengths, entropy if known."""
-    from lmlab.data.corpus import open_corpus
-    from lmlab.data.corpus_summary import summarise_corpus as describe_corpus
-
-    summary = describe_corpus(open_corpus(corpus, errors=errors), tokenizer)
+@terminal(verbs.data_describe)
+def describe(as_json: JsonOption = False, **options: Any) -> None:
+    summary = verbs.data_describe(**options)
     if as_json:
         print_json(summary.as_dict())
     else:

@@ -1,4 +1,4 @@
-"""`lmlab detect RUN TEXT... | -` or `--file FILE`: replaced token detection."""
+"""`lmlab detect RUN [FILE | - | TEXT...]`: replaced tokens."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import console, print, print_table, printable
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
     FileOption,
     TextOption,
@@ -19,13 +20,17 @@ from lmlab.cli.text_inputs import (
     processed_texts,
     read_text_arguments,
 )
+from lmlab.core.shared_options import Errors
+from lmlab.verbs import scoring as verbs
 
 if TYPE_CHECKING:
     from lmlab.scoring.replaced_tokens_detection import DetectedText
 
+
 REPLACED_STYLE = "bold red"
 
 
+@terminal(verbs.detect)
 def detect(
     run: RunArgument,
     texts: TextsOrFileArgument = None,
@@ -36,11 +41,10 @@ def detect(
     ] = 0.5,
     as_json: JsonOption = False,
     raw: RawOption = False,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Detect replaced tokens (ELECTRA): each token's probability of not being the original."""
-    from lmlab.api import load
+    from lmlab.verbs.loading import load
 
     text_input = read_text_arguments(texts or [], text or [], file, errors)
     model = load(run)

@@ -1,4 +1,4 @@
-"""`lmlab doctor RUN [--data CORPUS] [--out DIR] [--strict] [--json]`: diagnose a training run."""
+"""`lmlab doctor RUN`: findings on a training, and what its predictions depend on."""
 
 from __future__ import annotations
 
@@ -8,38 +8,41 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import JsonOption, NoVerify, RunArgument
+from lmlab.cli.options import JsonOption, NoVerify
 from lmlab.cli.output import console, print, print_json, warn
+from lmlab.cli.terminal import terminal
 from lmlab.core.errors import UserError
+from lmlab.verbs.diagnosis import doctor as examine
 
 if TYPE_CHECKING:
     from lmlab.diagnosis.findings import Examination
 
 
+@terminal(examine)
 def doctor(
-    run: RunArgument,
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="CORPUS", help="Path of the training corpus, if it has moved."),
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder of the figure; RUN/figures.")
-    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 if there are findings.")
     ] = False,
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
+    *,
+    run: str,
+    data: str | None,
+    out: str | None,
+    text: str | None,
 ) -> None:
-    """Diagnose a training run: each finding with its number, why it matters and what to try.
+    """A checkpoint in Hugging Face format has no training history.
 
-    Exit codes: 0 examined; 1 with --strict if there is a finding; 2 error. A check that was not run
-    is no finding; the last line counts them.
+    Whether its predictions depend on later tokens, padding or other texts is examined alone, as in
+    every run.
+
+    Exit codes: 0 examined; 1 with --strict if there is a finding; 2 error.
+
+    A check that was not run is no finding; the last line counts them.
     """
-    from lmlab.api import doctor as examine
     from lmlab.diagnosis.text_report import report_lines
 
-    examination = examine(run, data=data)
+    examination = examine(run, data=data, text=text)
     figures = _write_figure(examination, run, out)
     if as_json:
         print_json(examination.as_dict())
@@ -47,23 +50,29 @@ def doctor(
         screen = console()
         for line, style in report_lines(examination):
             screen.print(line, style=style or None, soft_wrap=True)
-    for figure in figures[:1]:
+    for figure in (file for file in figures if file.suffix == ".svg"):
         print(f"written: {figure}", file=sys.stderr)
     if strict and examination.findings:
         sys.exit(1)
 
 
 def _write_figure(examination: Examination, run: str, out: str | None) -> list[Path]:
-    """Write the figure and return its files; none, with a warning, if the run is read-only."""
+    """Write the figures and return their files; none, with a warning, if the run is read-only.
+
+    Nothing is written into a checkpoint that is not a run.
+    """
     from lmlab.core.atomic_files import check_inside
-    from lmlab.diagnosis.loss_figure import write_loss_figure
+    from lmlab.diagnosis.examination_figures import write_examination_figures
+    from lmlab.interop.load_model import is_hub_checkpoint
 
     if out is not None:
-        return write_loss_figure(examination, Path(out))
+        return write_examination_figures(examination, Path(out))
+    if is_hub_checkpoint(Path(run)):
+        return []
     figures = Path(run) / "figures"
     try:
         check_inside(figures, Path(run))
-        return write_loss_figure(examination, figures)
+        return write_examination_figures(examination, figures)
     except UserError as error:
         warn(f"no figure was written: {str(error).rstrip('.')}, or give another one by --out DIR.")
         return []

@@ -1,4 +1,4 @@
-"""`lmlab encode RUN [FILE | - | TEXT...] --out vectors.npz`: text or token embeddings."""
+"""`lmlab encode RUN [FILE | - | TEXT...] --out FILE.npz`: vectors of texts and tokens."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RunArgument
+from lmlab.cli.options import JsonOption, NoVerify, RunArgument
 from lmlab.cli.output import print, print_json
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
     FileOption,
     TextOption,
@@ -20,11 +21,15 @@ from lmlab.cli.text_inputs import (
     read_texts,
     require_single_text,
 )
+from lmlab.core.errors import UserError
+from lmlab.core.shared_options import Errors
+from lmlab.verbs import scoring as verbs
 
 if TYPE_CHECKING:
     from lmlab.data.readers import Example
 
 
+@terminal(verbs.encode)
 def encode(
     run: RunArgument,
     arguments: TextsOrFileArgument = None,
@@ -33,32 +38,17 @@ def encode(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Output file of the vectors; required.")
     ] = None,
-    per_token: Annotated[
-        bool, typer.Option("--per-token", help="One vector per token instead of one per text.")
-    ] = False,
-    layer: Annotated[
-        int | None,
-        typer.Option(
-            help="Hidden states of this layer: 0 is the embeddings, -1 the last.",
-            show_default="the system's own vectors",
-        ),
-    ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            metavar="own|mean|max|last|first",
-            help="Pooling of token vectors into a text vector; own is the system's definition.",
-            show_default="own, else mean",
-        ),
-    ] = None,
     as_json: JsonOption = False,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     no_verify: NoVerify = False,
+    *,
+    per_token: bool,
+    layer: int | None,
+    pooling: str | None,
 ) -> None:
-    """Encode texts as vectors: hidden states of any layer, per text or per token, in an .npz."""
-    from lmlab.api import load
-    from lmlab.core.errors import UserError
+    """The vectors are written to an .npz file."""
     from lmlab.interop.vector_files import VectorWriter, check_vector_path
+    from lmlab.verbs.loading import load
 
     if out is None:
         raise UserError("--out is missing; give a file for the vectors: --out vectors.npz.")

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.arguments import split_models_and_corpus
-from lmlab.cli.options import (
-    JsonOption,
-    NoVerify,
-    RunsErrorsOption,
-    SplitOption,
-    with_decoding_options,
-)
+from lmlab.cli.options import JsonOption, NoVerify
 from lmlab.cli.output import print, print_json, print_table, text_progress_bar, warn
+from lmlab.cli.terminal import terminal
 from lmlab.core.errors import UserError
+from lmlab.verbs.generation import evaluate as evaluate_runs
 
 if TYPE_CHECKING:
     from lmlab.sampling.translation_evaluation import TranslationEvaluation
@@ -27,7 +23,7 @@ MAX_SHOWN = 5
 """Most texts named in a warning."""
 
 
-@with_decoding_options
+@terminal(evaluate_runs)
 def evaluate(
     arguments: Annotated[
         list[str],
@@ -36,51 +32,24 @@ def evaluate(
             help="Trained runs, each tested against the first; then a parallel corpus (or --data).",
         ),
     ],
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="CORPUS", help="Parallel corpus; the runs' own if not given."),
-    ] = None,
-    split: SplitOption = "test",
-    metric: Annotated[
-        str, typer.Option(help="Metrics: bleu, chrf, or both with a comma.")
-    ] = "bleu,chrf",
-    tokenize: Annotated[
-        str, typer.Option(help="Tokenizer of sacreBLEU: none for tokenized texts, 13a …")
-    ] = "none",
-    limit: Annotated[int | None, typer.Option(help="Evaluate on the first N texts only.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write a file of translations per run to this folder."),
     ] = None,
     as_json: JsonOption = False,
-    errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
-    **decoding: Any,
+    *,
+    data: str | None,
+    **options: Any,
 ) -> None:
-    """Evaluate translations by BLEU and chrF (sacreBLEU), with intervals and paired tests."""
     runs, data = split_models_and_corpus(arguments, data, "evaluate")
 
-    from lmlab.api import evaluate as evaluate_runs
-    from lmlab.data.lines import check_errors
-
-    if limit is not None and limit < 1:
-        raise UserError(f"--limit must be at least 1, got {limit}.")
-    if errors is not None:
-        check_errors(errors)
+    if options["limit"] is not None and options["limit"] < 1:
+        raise UserError(f"--limit must be at least 1, got {options['limit']}.")
     if out is not None:
         make_folder(out)
     with text_progress_bar("translating", unit="texts", results_follow=True) as done:
-        evaluation = evaluate_runs(
-            runs,
-            data=data,
-            split=split,
-            metrics=[name.strip() for name in metric.split(",")],
-            tokenize=tokenize,
-            errors=errors,
-            limit=limit,
-            progress=lambda name, count: done(1),
-            **decoding,
-        )
+        evaluation = evaluate_runs(runs, data=data, progress=lambda name, count: done(1), **options)
     if evaluation.skipped:
         were = "pair was" if evaluation.skipped == 1 else "pairs were"
         warn(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_table
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
     FileOption,
     TextOption,
@@ -18,6 +19,8 @@ from lmlab.cli.text_inputs import (
     read_text_arguments,
 )
 from lmlab.core.errors import UserError
+from lmlab.core.shared_options import Errors
+from lmlab.verbs import generation as verbs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from lmlab.sampling.filled_text import FilledText
 
 
+@terminal(verbs.fill)
 def fill(
     run: RunArgument,
     texts: Annotated[
@@ -37,53 +41,23 @@ def fill(
     ] = None,
     text: TextOption = None,
     file: FileOption = None,
-    top: Annotated[int, typer.Option(help="Number of fillings, best first.")] = 5,
-    joint: Annotated[
-        bool, typer.Option("--joint", help="Fill all masks of a text jointly.")
-    ] = False,
-    blanks: Annotated[
-        bool,
-        typer.Option(
-            "--blanks",
-            help="Fill blanks of any length; the default where a system has no other method.",
-        ),
-    ] = False,
-    among: Annotated[
-        list[str] | None,
-        typer.Option(metavar="T", help="Score only this candidate; repeatable: a cloze."),
-    ] = None,
-    sample: Annotated[
-        bool,
-        typer.Option("--sample", help="Sample instead of search: blanks, or tokens with --joint."),
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    beam: Annotated[int, typer.Option(help="Beam width for several masks.")] = 8,
-    max_length: Annotated[
-        int, typer.Option(help="Maximum number of tokens in the blanks of a text.")
-    ] = 20,
     as_json: JsonOption = False,
     raw: RawOption = False,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     no_verify: NoVerify = False,
+    *,
+    joint: bool,
+    blanks: bool,
+    **options: Any,
 ) -> None:
-    """Fill masks: the most probable tokens at each mask, or blanks of any length."""
     if joint and blanks:
         raise UserError("blanks are always filled jointly; leave out --joint.")
 
-    from lmlab.api import load
     from lmlab.sampling.filled_text import FilledText
+    from lmlab.verbs.loading import load
 
     text_input = read_text_arguments(texts or [], text or [], file, errors)
-    fill_texts = partial(
-        load(run).fill_stream,
-        top=top,
-        joint=joint,
-        blanks=blanks,
-        among=among or (),
-        seed=seed if sample else None,
-        beam=beam,
-        max_length=max_length,
-    )
+    fill_texts = partial(load(run).fill_stream, joint=joint, blanks=blanks, **options)
     with processed_texts(text_input, "filling", fill_texts) as results:
         empty = FilledText(text="").as_dict()
         print_results(results, print_filled, empty=empty, as_json=as_json)

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import (
-    ErrorsOption,
-    JsonOption,
-    MinutesOption,
-    NoVerify,
-    RawOption,
-    ResumeOption,
-    RunArgument,
-    StepsOption,
-)
+from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import (
     NO_ANSWER,
     console,
@@ -30,11 +21,14 @@ from lmlab.cli.output import (
     warn,
     with_progress,
 )
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import FileOption, file_or_texts, read_texts
-from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
+from lmlab.core.shared_options import Errors
 from lmlab.core.untrusted_input import parse_json
 from lmlab.data.readers import Example
+from lmlab.verbs import training as verbs
+from lmlab.verbs.evaluation import prompt as few_shot
 
 if TYPE_CHECKING:
     from lmlab.tasks.finetuned_model import FinetunedModel, TaskAnswer
@@ -89,95 +83,18 @@ def _json_row(line: Example, name: str) -> TaskRow | None:
 CHUNK_ROWS = 256
 """Rows predicted per batch, so that results stream while a long file is read."""
 
-TaskOption = Annotated[
-    str,
-    typer.Option(
-        metavar="TASK",
-        help="classify, pair, tag, span, generate or hops; docs/tasks.md says what a row of each "
-        "holds.",
-    ),
-]
-DataOption = Annotated[
-    str,
-    typer.Option(
-        metavar="ROWS",
-        help="A file of JSON lines, a folder with train, valid and test files, or a built-in set: "
-        "gloss-part-of-speech, gloss-hypernym, capitals-mentions, capitals-span, capitals-long, "
-        "gloss-word, wordnet-hops, babi-long:FOLDER/qa2; for generate any corpus of pairs too.",
-    ),
-]
 
-
+@terminal(verbs.finetune)
 def finetune(
-    run: RunArgument,
-    task: TaskOption,
-    data: DataOption,
-    out: Annotated[str, typer.Option(metavar="RUN", help="Output folder.")],
-    frozen: Annotated[
-        bool, typer.Option("--frozen", help="Train the head alone (feature transfer).")
-    ] = False,
-    long: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WAY",
-            help="Strategy for texts longer than the window: head, tail, head-tail, windows, "
-            "pooling (classify) or memrecall (CogLTX).",
-        ),
-    ] = None,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BY",
-            help="Supervision of memrecall's scorer: labels (the rows' relevant) or interventions.",
-        ),
-    ] = None,
-    examples: Annotated[
-        int | None, typer.Option(metavar="N", help="Train on the first N rows only.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Set a setting of the training or of --long; repeatable. See lmlab settings "
-            "--task TASK.",
-        ),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Budget: epochs; 10.")] = None,
-    steps: StepsOption = None,
-    minutes: MinutesOption = None,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    resume: ResumeOption = False,
     as_json: JsonOption = False,
-    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
+    *,
+    run: str,
+    task: str,
+    data: str,
+    **options: Any,
 ) -> None:
-    """Fine-tune a trained run on a task: only a new head (--frozen), or all parameters.
-
-    A run that was fine-tuned before starts from its weights with a new head.
-    """
-    parsed_settings = parse_settings(settings or [])
-
-    from lmlab.tasks.finetune import finetune as finetune_run
-
-    result = finetune_run(
-        run,
-        task=task,
-        data=data,
-        out=out,
-        frozen=frozen,
-        long=long,
-        judge=judge,
-        examples=examples,
-        settings=parsed_settings,
-        epochs=epochs,
-        steps=steps,
-        minutes=minutes,
-        seed=seed,
-        resume=resume,
-        errors=errors,
-        quiet=as_json,
-    )
+    result = verbs.finetune(run, task=task, data=data, quiet=as_json, **options)
     if as_json:
         print_metric_warnings(result)
         print_json(result.as_dict())
@@ -211,6 +128,7 @@ def _warn_truncated_questions(count: int) -> None:
         )
 
 
+@terminal(verbs.predict)
 def predict(
     run: RunArgument,
     arguments: Annotated[
@@ -234,13 +152,10 @@ def predict(
     ] = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Predict with a fine-tuned run: an answer for each row or text; empty lines stay.
-
-    A run trained with --long memrecall also prints the selected blocks and their relevance scores.
-    """
+    """With --long memrecall the selected blocks and their relevance scores are printed too."""
     from lmlab.tasks.loading import load_task
 
     file, texts = file_or_texts(arguments, text, named_file)
@@ -318,32 +233,17 @@ def _write_graphs(answers: list[Any], graph: Path, *, quiet: bool) -> None:
             print(file)
 
 
+@terminal(few_shot)
 def prompt(
-    run: RunArgument,
-    task: TaskOption,
-    data: DataOption,
-    shots: Annotated[int, typer.Option(help="Number of examples in each prompt.")] = 4,
-    rows: Annotated[int, typer.Option(help="Maximum number of test rows.")] = 200,
-    seed: Annotated[int, typer.Option(help="Random seed of the examples.")] = 0,
-    as_json: JsonOption = False,
-    errors: ErrorsOption = "strict",
-    no_verify: NoVerify = False,
+    run: RunArgument, as_json: JsonOption = False, no_verify: NoVerify = False, **options: Any
 ) -> None:
-    """Few-shot prompting: do a task from examples in the prompt, without training."""
-    from lmlab.api import load
-    from lmlab.tasks.few_shot import predict_few_shot
-    from lmlab.tasks.task_registry import find_task
-    from lmlab.tasks.task_rows import read_splits, split_seed
+    from lmlab.verbs.loading import load
 
-    if rows < 1:
-        raise UserError(f"--rows must be at least 1, got {rows}.")
-    kind, model = find_task(task), load(run)
-    splits = read_splits(data, kind, seed=split_seed(model.config, data), errors=errors)
-    test_rows = (splits.get("test") or splits.get("validation") or splits["train"])[:rows]
-    with console(stderr=True).status(f"asking {len(test_rows)} rows"):
-        result = predict_few_shot(
-            model.scorer(), kind, splits["train"], test_rows, shots=shots, seed=seed
-        )
+    if options["rows"] < 1:
+        raise UserError(f"--rows must be at least 1, got {options['rows']}.")
+    model = load(run)
+    with console(stderr=True).status("asking"):
+        result = model.prompt(**options)
     if as_json:
         print_json(result.as_dict())
         return

@@ -9,69 +9,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption
+from lmlab.cli.options import JsonOption, NoVerify, RawOption
 from lmlab.cli.output import print, print_json, print_table, step_progress_bar
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import FileOption, TextOption, read_text_arguments, require_single_text
-from lmlab.core.errors import UserError
+from lmlab.core.shared_options import Errors
+from lmlab.verbs import resources as verbs
 
 if TYPE_CHECKING:
     from lmlab.retrieval.stored_index import DocumentHit, IndexDescription
 
 MAX_SHOWN_CHARACTERS = 120
 """Most characters of a document printed."""
-DEFAULT_HITS = 5
-"""Default number of documents retrieved."""
-
-IndexArgument = Annotated[str, typer.Argument(metavar="INDEX", help="The folder of an index.")]
 
 
+@terminal(verbs.index_build)
 def build(
-    documents: Annotated[
-        str,
-        typer.Argument(
-            metavar="DOCS",
-            help="A built-in set (capitals, wordnet), a .jsonl file of objects with text, name and "
-            "title, a text file with a document a line, or a folder of .txt files.",
-        ),
-    ],
-    encoder: Annotated[
-        str,
-        typer.Option(
-            help="What makes vectors of them: a run, a folder in the Hub's format, or bm25 for an "
-            "index by words."
-        ),
-    ],
-    out: Annotated[str, typer.Option(help="Output folder.")],
-    kind: Annotated[
-        str, typer.Option(help="flat searches every vector; ivf and hnsw some, faster.")
-    ] = "flat",
-    recall: Annotated[float, typer.Option(help="Target recall of ivf and hnsw.")] = 0.95,
-    batch: Annotated[int, typer.Option(help="Batch size of the encoder.")] = 64,
-    seed: Annotated[int, typer.Option(help="Random seed of ivf and hnsw.")] = 0,
-    errors: ErrorsOption = "strict",
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
+    *,
+    documents: str,
+    out: str,
+    kind: str,
+    recall: float,
+    errors: str,
+    **options: Any,
 ) -> None:
-    """Build a retrieval index of documents."""
     from lmlab.data.lines import ReadingReport, check_errors
-    from lmlab.index_api import build_index
     from lmlab.retrieval.documents import load_documents
 
     report = ReadingReport()
     opened = load_documents(documents, errors=check_errors(errors), report=report)
     if report.bad_rows or report.replaced_bytes:
         print(f"lmlab: {documents}: {report.oddities()}.", file=sys.stderr)
+    index_build: Any = verbs.index_build
     with step_progress_bar() as progress:
-        built = build_index(
-            opened,
-            encoder,
-            out,
-            kind=kind,
-            recall=recall,
-            batch=batch,
-            seed=seed,
-            progress=progress,
-        )
+        built = index_build(opened, out=out, kind=kind, recall=recall, progress=progress, **options)
     reached = built.about.recall
     if reached is not None and reached < recall:
         print(
@@ -82,8 +55,8 @@ def build(
     _print_description(built.about, out, as_json=as_json)
 
 
+@terminal(verbs.index_search)
 def search(
-    index: IndexArgument,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -93,29 +66,20 @@ def search(
     ] = None,
     text: TextOption = None,
     file: FileOption = None,
-    k: Annotated[
-        int | None,
-        typer.Option("-k", help=f"Documents to find for each text; {DEFAULT_HITS} if so many."),
-    ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(help="Where the encoder is that the index was built with, if it has moved."),
-    ] = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     no_verify: NoVerify = False,
+    *,
+    index: str,
+    encoder: str | None,
+    k: int | None,
 ) -> None:
-    """Search an index for the documents nearest to a text."""
-    from lmlab.index_api import open_index
-
     text_input = read_text_arguments(arguments or [], text or [], file, errors)
     examples = list(text_input.examples)
     questions = [require_single_text(example, text_input.name) for example in examples]
-    opened = open_index(index, encoder=encoder)
-    if encoder is not None and opened.about.encoder is None:
-        raise UserError(f"{index} is searched by words (bm25), not vectors; leave --encoder out.")
-    hits_by_query = opened.search(questions, min(DEFAULT_HITS, len(opened)) if k is None else k)
+    opened = verbs.open_index(index, encoder=encoder)
+    hits_by_query = verbs.index_search(opened, questions, k=k, encoder=encoder)
     if opened.cut:
         print(
             f"lmlab: {opened.cut} of {len(questions)} texts exceeded the encoder's window of "
@@ -133,11 +97,9 @@ def search(
     text_input.warn_empty_lines()
 
 
-def info(index: IndexArgument, as_json: JsonOption = False, no_verify: NoVerify = False) -> None:
-    """Describe an index: its contents and how it was built."""
-    from lmlab.retrieval.stored_index import open_index
-
-    _print_description(open_index(index).about, index, as_json=as_json)
+@terminal(verbs.index_info)
+def info(as_json: JsonOption = False, no_verify: NoVerify = False, *, index: str) -> None:
+    _print_description(verbs.index_info(index), index, as_json=as_json)
 
 
 def _as_dict(question: str, hits: list[DocumentHit]) -> dict[str, Any]:

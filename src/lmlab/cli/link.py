@@ -1,14 +1,16 @@
-"""`lmlab link RUN TEXT...`: entity linking."""
+"""`lmlab link RUN [FILE | - | TEXT...]`: mentions and their entities."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_table
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
     FileOption,
     TextOption,
@@ -18,16 +20,18 @@ from lmlab.cli.text_inputs import (
     read_text_arguments,
 )
 from lmlab.core.errors import UserError
+from lmlab.core.shared_options import Errors
+from lmlab.verbs import scoring as verbs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from lmlab.scoring.entity_linking import LinkedText
+
 
 MAX_CELL_LENGTH = 60
 """Most characters of a description in a table."""
 
 
+@terminal(verbs.link)
 def link(
     run: RunArgument,
     texts: TextsOrFileArgument = None,
@@ -41,15 +45,14 @@ def link(
     ] = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Link entities: find the mentions of a text and their entities, by a run with knowledge."""
     if draw is not None and draw.exists() and not draw.is_dir():
         raise UserError(f"{draw} is not a folder; give a folder to write figures to.")
 
-    from lmlab.api import load
     from lmlab.scoring.entity_linking import LinkedText
+    from lmlab.verbs.loading import load
 
     text_input = read_text_arguments(texts or [], text or [], file, errors)
     model = load(run)

@@ -9,10 +9,9 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 import lmlab
 from lmlab.cli import (
@@ -21,8 +20,8 @@ from lmlab.cli import (
     catalogue,
     cloze,
     compare,
+    conformance,
     data,
-    demo,
     detect,
     doctor,
     encode,
@@ -44,7 +43,8 @@ from lmlab.cli import (
 from lmlab.cli.arguments import repeat_options
 from lmlab.cli.output import keep_raw, print
 from lmlab.cli.usage_errors import usage_error_sentence
-from lmlab.core.errors import LmlabWarning, UserError, escape_control_characters, unknown_name
+from lmlab.cli.verb_groups import MainVerbs, Verbs
+from lmlab.core.errors import LmlabWarning, UserError, escape_control_characters
 from lmlab.core.limits import set_limits
 from lmlab.core.manifest import set_verification
 
@@ -53,17 +53,8 @@ USER_ERROR_CODE = 2
 INTERRUPTED_CODE = 130
 
 
-class Verbs(TyperGroup):
-    """The commands in listing order; a wrong name gets suggestions."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if self.get_command(ctx, args[0]) is None:
-            raise unknown_name("verb", args[0], self.list_commands(ctx))
-        return super().resolve_command(ctx, args)
-
-
 app = typer.Typer(
-    cls=Verbs,
+    cls=MainVerbs,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -97,6 +88,7 @@ app.command("compare")(compare.compare)
 app.command("inspect")(inspect.inspect)
 app.command("show-objective")(show_objective.show_objective)
 app.command("doctor")(doctor.doctor)
+app.command("conformance")(conformance.conformance)
 app.command("ablate")(ablate.ablate)
 app.command("finetune")(finetune.finetune)
 app.command("predict")(finetune.predict)
@@ -107,7 +99,7 @@ app.command("export-hf")(import_export.export_hf)
 app.command("import-hf")(import_export.import_hf)
 app.add_typer(index_app, name="index")
 app.command("words")(words.words)
-app.command("demo")(demo.demo)
+app.command("demo")(train.demo)
 
 
 @app.callback(invoke_without_command=True)

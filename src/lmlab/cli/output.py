@@ -115,7 +115,7 @@ def console(*, stderr: bool = False, markup: bool = False) -> Console:
 def show_table(table: Table) -> None:
     """Print a table without truncating columns, even on a narrow screen.
 
-    If it does not fit, it is printed without a frame, then beyond the edge.
+    If it does not fit, it is printed without a frame, then narrower, then beyond the edge.
     """
     from rich import box
 
@@ -123,6 +123,9 @@ def show_table(table: Table) -> None:
     table.title, title = None, table.title
     if _width(table, screen) > screen.width:
         table.box, table.show_edge, table.pad_edge = box.SIMPLE_HEAD, False, False
+    for gap in (1, 0):  # beside the blank that the box puts between columns
+        if _width(table, screen) > screen.width:
+            table.padding = (0, gap, 0, 0)
     screen.width = max(screen.width, _width(table, screen))
     if title is not None:
         screen.print(title, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`lmlab pairs RUN... FILE...`: accuracy on minimal pairs (BLiMP)."""
+"""`lmlab pairs RUN... FILE...`: accuracy on minimal pairs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import typer
 from lmlab.cli.arguments import split_models_and_data
 from lmlab.cli.options import JsonOption, NoVerify, RawOption
 from lmlab.cli.output import print, print_json, print_table, text_progress_bar, warn
+from lmlab.cli.terminal import terminal
 from lmlab.core.errors import UserError
+from lmlab.verbs.evaluation import pairs as compare_on_pairs
 
 if TYPE_CHECKING:
-    from lmlab.language_model import LanguageModel
     from lmlab.scoring.minimal_pairs import MinimalPairsComparison, PairAccuracy
+    from lmlab.verbs.language_model import LanguageModel
+
 
 ACCURACY_HEADER = (
     "accuracy",
@@ -27,6 +30,7 @@ ACCURACY_HEADER = (
 )
 
 
+@terminal(compare_on_pairs)
 def pairs(
     arguments: Annotated[
         list[str],
@@ -42,7 +46,6 @@ def pairs(
     raw: RawOption = False,
     no_verify: NoVerify = False,
 ) -> None:
-    """Evaluate minimal pairs: how often is the good sentence more probable than the bad one?"""
     runs, files = split_models_and_data(arguments)
     if not files:
         raise UserError(
@@ -51,8 +54,7 @@ def pairs(
     if as_json and as_csv:
         raise UserError("--csv does not apply to --json; remove one of them.")
 
-    from lmlab.api import load
-    from lmlab.api import pairs as compare_on_pairs
+    from lmlab.verbs.loading import load
 
     models = [load(run) for run in runs]
     with text_progress_bar("scoring pairs", results_follow=True) as done:

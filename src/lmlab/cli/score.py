@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.arguments import parse_positions
-from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_json_list
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
     STDIN,
     FileOption,
@@ -24,14 +24,17 @@ from lmlab.cli.text_inputs import (
     require_single_text,
 )
 from lmlab.core.errors import UserError
+from lmlab.core.shared_options import Errors
 from lmlab.data.readers import Example
+from lmlab.verbs import scoring as verbs
 
 if TYPE_CHECKING:
     from lmlab.core.score import Score
-    from lmlab.language_model import LanguageModel
     from lmlab.scoring.conditional import ConditionalScore
+    from lmlab.verbs.language_model import LanguageModel
 
 
+@terminal(verbs.score, verbs.score_given)
 def score(
     run: RunArgument,
     arguments: Annotated[
@@ -44,75 +47,37 @@ def score(
     ] = None,
     text: TextOption = None,
     named_file: FileOption = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="S", help="Source of each text, for translation models; one per text."
-        ),
-    ] = None,
     per_token: Annotated[bool, typer.Option("--per-token", help="Also print each token.")] = False,
     per_word: Annotated[bool, typer.Option("--per-word", help="Also print each word.")] = False,
     csv: Annotated[
         bool,
         typer.Option(
             "--csv",
-            help="Surprisal by word with line and character offsets, as CSV; a word that a "
+            help="Print surprisal by word with line and character offsets, as CSV; a word that a "
             "spreadsheet takes for a formula has an apostrophe before it, unless --raw is given.",
         ),
     ] = False,
     as_json: JsonOption = False,
-    window: Annotated[
-        int | None, typer.Option(help="Context window in tokens, scored with a sliding window.")
-    ] = None,
-    stride: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens newly scored in each window: its last from left to right; those in its "
-            "middle by masked models, which read both ways. Half of the window unless given."
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="M",
-            help="simple, raw, norm (pll), within-word (pll-within-word), k-mask or raw-k-mask for "
-            "masked models; exact, "
-            "bound or energy for systems that have such a score. What the system defines unless "
-            "given.",
-        ),
-    ] = None,
-    positions: Annotated[
-        str,
-        typer.Option(metavar="1,3-5", help="Number of tokens that k-mask masks together, from 1."),
-    ] = "",
-    head: Annotated[
-        str, typer.Option(help="own: the model's; none: hidden states times token embeddings.")
-    ] = "own",
-    mean: Annotated[
-        bool, typer.Option("--mean", help="Mean over all tokens instead of the sum of scored ones.")
-    ] = False,
     given: Annotated[
         str | None,
         typer.Option(metavar="PREFIX", help="Score the texts as continuations of this one."),
     ] = None,
     conditional: Annotated[
-        bool, typer.Option("--conditional", help="FILE holds a prefix and a continuation a line.")
-    ] = False,
-    end: Annotated[
-        bool, typer.Option("--end", help="Also score the end-of-sequence token.")
-    ] = False,
-    separator: Annotated[
-        str | None,
+        bool,
         typer.Option(
-            help="Between prefix and continuation, where neither has a space there: a space, and "
-            "nothing for models of characters, unless given."
+            "--conditional", help="Score continuations: FILE has a prefix and one on each line."
         ),
-    ] = None,
+    ] = False,
     raw: RawOption = False,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     no_verify: NoVerify = False,
+    *,
+    sources: list[str] | None,
+    end: bool,
+    separator: str | None,
+    mean: bool,
+    **options: Any,
 ) -> None:
-    """Score texts: log-probability in nats, its kind and conventions."""
     if csv and (as_json or per_token or mean):
         raise UserError("--csv does not apply to --json, --per-token or --mean; remove them.")
     continuing = given is not None or conditional
@@ -120,22 +85,15 @@ def score(
         raise UserError("words are scored in whole texts; leave out --csv and --per-word.")
     if not continuing and (end or separator is not None):
         raise UserError("--end and --separator are for continuations; give --given a prefix.")
-    if continuing and source:
+    if continuing and sources:
         raise UserError(
             "--given and --conditional do not apply to texts with a source; remove them."
         )
 
-    from lmlab.api import load
+    from lmlab.verbs.loading import load
 
     file, given_texts = file_or_texts(arguments, text, named_file)
-    options: dict[str, Any] = {
-        "method": method,
-        "positions": parse_positions(positions) if positions.strip() else (),
-        "head": head,
-        "mean": mean,
-        "window": window,
-        "stride": stride,
-    }
+    options["mean"] = mean
     if continuing:
         texts = read_continuations(file, given_texts, given, errors)
         model = load(run)
@@ -146,8 +104,8 @@ def score(
         texts.warn_unknown_words()
         return
     texts = read_texts(file, given_texts, errors, instead="--text")
-    if source:
-        add_sources(texts, given_texts, source)
+    if sources:
+        add_sources(texts, given_texts, sources)
     model = load(run)
     texts.count_unknown_words(model.tokenizer, model.model.effective_source_tokenizer)
     with texts.progress_bar("scoring", unit="tokens") as progress:

@@ -10,24 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import (
-    ErrorsOption,
-    JsonLinesOption,
-    NoVerify,
-    RawOption,
-    RunArgument,
-    with_decoding_options,
-)
+from lmlab.cli.options import JsonLinesOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_json_lines, warn
+from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import FileOption, TextInput, TextOption, file_or_texts, read_texts
 from lmlab.core.errors import UserError
+from lmlab.core.shared_options import Errors
+from lmlab.verbs import generation as verbs
 
 if TYPE_CHECKING:
     from lmlab.data.readers import Example
     from lmlab.sampling.translation import Translation
 
 
-@with_decoding_options
+@terminal(verbs.translate)
 def translate(
     run: RunArgument,
     arguments: Annotated[
@@ -40,16 +36,6 @@ def translate(
     ] = None,
     text: TextOption = None,
     named_file: FileOption = None,
-    n_best: Annotated[int, typer.Option(help="Number of translations per text, best first.")] = 1,
-    require: Annotated[
-        list[str] | None, typer.Option(metavar="W", help="Words that must occur; for beam.")
-    ] = None,
-    ban: Annotated[
-        list[str] | None, typer.Option(metavar="W", help="Words that must not occur; for beam.")
-    ] = None,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="T", help="Prefix of every translation; for beam.")
-    ] = None,
     draw: Annotated[
         Path | None,
         typer.Option(
@@ -58,14 +44,15 @@ def translate(
     ] = None,
     as_json: JsonLinesOption = False,
     raw: RawOption = False,
-    errors: ErrorsOption = "strict",
+    errors: Errors = "strict",
     no_verify: NoVerify = False,
-    **decoding: Any,
+    *,
+    best: int,
+    **options: Any,
 ) -> None:
-    """Translate texts, one per line, in order; empty lines stay empty.
+    """Of a line with two columns (source, tab, reference) the source is translated.
 
-    Of a line with two columns (source, tab, reference) the source is translated. A text longer than
-    the model's window is truncated, and a warning names its line.
+    A text longer than the model's window is truncated, and a warning names its line.
     """
     if draw is not None and draw.exists() and not draw.is_dir():
         raise UserError(f"{draw} is not a folder; give a folder to write figures to.")
@@ -74,19 +61,12 @@ def translate(
     file = "-" if file is None and not given else file
     texts = read_texts(file, given, errors, instead="--text", sources=True)
 
-    from lmlab.api import load
+    from lmlab.verbs.loading import load
 
     model = load(run)
     texts.count_unknown_words(model.model.effective_source_tokenizer)
     lines: deque[Example] = deque()
-    translations = model.translate_stream(
-        _sources(texts, lines),
-        best=n_best,
-        required=tuple(require or ()),
-        banned=tuple(ban or ()),
-        prefix=prefix,
-        **decoding,
-    )
+    translations = model.translate_stream(_sources(texts, lines), best=best, **options)
     if draw is not None:
         from lmlab.inspection.source_attention import with_source_attention_figures
 
@@ -96,7 +76,7 @@ def translate(
         if as_json:
             print_json_lines({"line": line, **item.as_dict()} for line, item in numbered)
         else:
-            print_translations((item for _, item in numbered), several=n_best > 1)
+            print_translations((item for _, item in numbered), several=best > 1)
     texts.warn_references()
     texts.warn_unknown_words()
 

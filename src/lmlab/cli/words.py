@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lmlab.cli.options import JsonOption, NoVerify
 from lmlab.cli.output import print, print_json, print_table
+from lmlab.cli.terminal import terminal
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.verbs import resources as verbs
 
 if TYPE_CHECKING:
     from lmlab.scoring.word_vectors import Neighbour, WordVectors
@@ -23,6 +24,7 @@ ARGUMENT_COUNTS = {
 """Minimum and maximum number of arguments of each query, and what they are."""
 
 
+@terminal(verbs.words)
 def words(
     source: Annotated[
         str,
@@ -46,7 +48,6 @@ def words(
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
-    """Query word vectors: nearest neighbours, analogies, word similarity, export."""
     if question not in ARGUMENT_COUNTS:
         raise unknown_name("question to word vectors", question, ARGUMENT_COUNTS)
     minimum, maximum, expected = ARGUMENT_COUNTS[question]
@@ -54,7 +55,7 @@ def words(
     if not minimum <= len(given) <= maximum:
         raise UserError(f"{question} takes {expected}, got {len(given)} arguments.")
 
-    vectors = open_vectors(source)
+    vectors = verbs.words(source)
     if question == "nearest":
         _show_neighbours(vectors.nearest(given[0], count), as_json)
     elif question == "analogy":
@@ -63,19 +64,6 @@ def words(
         _show_similarity(vectors, given, as_json)
     else:
         _export(vectors, given[0], as_json)
-
-
-def open_vectors(source: str) -> WordVectors:
-    """Word vectors of a run, if it is a folder, else of a word2vec file."""
-    if Path(source).is_dir():
-        from lmlab.interop.load_model import load_model
-        from lmlab.scoring.word_vectors import word_vectors
-
-        model = load_model(source)
-        return word_vectors(model.system, model.tokenizer)
-    from lmlab.interop.word2vec import read_word2vec
-
-    return read_word2vec(source)
 
 
 def _show_neighbours(neighbours: list[Neighbour], as_json: bool) -> None:
@@ -117,11 +105,7 @@ def _show_similarity(vectors: WordVectors, given: list[str], as_json: bool) -> N
 
 
 def _export(vectors: WordVectors, out: str, as_json: bool) -> None:
-    from lmlab.interop.word2vec import write_word2vec
-
-    if Path(out).suffix not in (".txt", ".bin", ".vec"):
-        raise UserError(f"word vectors are saved as .txt (or .vec) or .bin, got {out}.")
-    write_word2vec(out, vectors)
+    verbs.export_words(vectors, out)
     width = vectors.vectors.shape[1]
     if as_json:
         print_json({"file": out, "words": len(vectors), "width": width})

@@ -1,11 +1,16 @@
-"""Model card of a zoo system: family, paper, score kind, protocols, defaults; without torch."""
+"""Model card of a system: family, paper, score kind, protocols, defaults; read without torch."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from lmlab.core.score import ScoreKind
+from lmlab.core.errors import UserError
+from lmlab.core.score import SCORE_KINDS, ScoreKind
+from lmlab.core.untrusted_input import parse_dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,3 +65,82 @@ class Card:
     """Set by the registry from the file's name."""
     summary: str = ""
     """Set by the registry from the file's docstring."""
+    package: str = ""
+    """Set by the registry: the package or file of a plug-in; '' for lmlab's own systems."""
+
+
+FITTINGS = ("gradient", "counting", "em", "words")
+BASELINES = ("unigram", "uniform", "chance")
+NEEDS = ("base", "encoder", "documents", "knowledge")
+SET_BY_REGISTRY = ("name", "summary", "package")
+
+
+def read_card(path: Path, name: str, *, source: bytes | None = None, package: str = "") -> Card:
+    """The card of a system's file, under a name; a UserError that names the file if it is wrong.
+
+    `source` is the file's content, where it has been read.
+    """
+    try:
+        tree = ast.parse(path.read_bytes() if source is None else source)
+        values = _declared_values(tree)
+        _check_values(values)
+        summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+        return parse_dataclass(Card, values | {"name": name, "summary": summary} | _of(package))
+    except OSError as error:
+        raise UserError(f"{path} can't be read ({error.strerror or error}).") from error
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} is not the file of a system ({_reason(error)}); see docs/add-a-system.md."
+        ) from error
+
+
+def _of(package: str) -> dict[str, Any]:
+    return {"package": package} if package else {}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f"line {error.lineno}: {error.msg}"
+    return str(error) or type(error).__name__
+
+
+def _declared_values(tree: ast.Module) -> dict[str, Any]:
+    """The arguments of `CARD = Card(...)`."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="CARD")], value=value):
+                return _literal_arguments(value)
+            case ast.AnnAssign(target=ast.Name(id="CARD"), value=ast.expr() as value):
+                return _literal_arguments(value)
+    raise ValueError("it declares no CARD")
+
+
+def _literal_arguments(value: ast.expr) -> dict[str, Any]:
+    if not isinstance(value, ast.Call) or value.args or None in {k.arg for k in value.keywords}:
+        raise ValueError("CARD must be a call Card(name=value, ...)")
+    values = {}
+    for keyword in value.keywords:
+        try:
+            values[str(keyword.arg)] = ast.literal_eval(keyword.value)
+        except (ValueError, TypeError):
+            raise ValueError(
+                f"{keyword.arg} of CARD must be a literal value, as the card is read without "
+                f"running the file, got {ast.unparse(keyword.value)[:60]}"
+            ) from None
+    return values
+
+
+def _check_values(values: Mapping[str, Any]) -> None:
+    """A ValueError for a value that the type of a card's field does not exclude."""
+    for name in SET_BY_REGISTRY:
+        if name in values:
+            raise ValueError(f"{name} of CARD is set by lmlab; remove it")
+    choices = {"kind": SCORE_KINDS, "fitting": FITTINGS, "baseline": BASELINES}
+    for name, allowed in choices.items():
+        if name in values and values[name] not in allowed:
+            raise ValueError(
+                f"{name} of CARD must be one of {', '.join(allowed)}, got {values[name]!r}"
+            )
+    needs = values.get("needs", ())
+    if isinstance(needs, (tuple, list)) and not set(needs) <= set(NEEDS):
+        raise ValueError(f"needs of CARD must be among {', '.join(NEEDS)}, got {needs!r}")

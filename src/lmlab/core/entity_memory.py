@@ -6,6 +6,7 @@ mentions and N known entities.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -42,9 +43,9 @@ class MemoryOutput:
     """The mentions looked up, reused by later memories. None for the view's."""
 
 
-class HiddenMemory(nn.Module):
+class HiddenMemory(nn.Module, ABC):
     """Memory added to the hidden states after some layer (KnowBERT, EaE, FaE)."""
 
+    @abstractmethod
     def forward(self, values: Tensor, view: View) -> MemoryOutput:
         """(B, T, W) hidden states of a view, whose `spans` are the mentions to look up."""
-        raise TypeError(f"{type(self).__name__} does not define forward")

@@ -5,6 +5,7 @@ Components declare their input and output kinds, so that an error can name what 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
@@ -39,7 +40,7 @@ class HiddenStates:
     """Outputs of the memories between layers, by the layer that each follows."""
 
 
-class Backbone(nn.Module):
+class Backbone(nn.Module, ABC):
     """Backbone network: tokens to hidden states."""
 
     output_kind: ClassVar[str] = "vectors"
@@ -48,16 +49,20 @@ class Backbone(nn.Module):
     """The kinds of `AttentionMask` that it supports."""
     width: int
     """Width W of its hidden states."""
+    max_positions: int | None = None
+    """Maximum number of positions it encodes at once; None if there is no limit."""
+    segment_length: int | None = None
+    """Segment length of texts of any length, with `memory_length` carried between segments; None
+    if texts are encoded whole."""
+    memory_length: int | None = None
+    """Positions before a segment (without segments: before each token) that hidden states can
+    depend on; None if nothing is forgotten."""
     cpu_tokens_at_once: ClassVar[int | None] = None
     """Fastest number of tokens per pass on a CPU, if more of them fall out of its cache."""
 
-    def initial_state(self, rows: int) -> State:
-        """The initial state of `rows` sequences."""
-        raise TypeError(f"{type(self).__name__} carries no state from step to step")
-
+    @abstractmethod
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states for every position of the view, continuing from `state` if given."""
-        raise TypeError(f"{type(self).__name__} does not define forward")
 
     def hidden_at(self, view: View, mask: Tensor) -> Tensor:
         """(N, …) hidden states at the true entries of `mask` (B, T), in row-major order.
@@ -72,19 +77,41 @@ class Backbone(nn.Module):
         return {}
 
 
-class Emission(nn.Module):
-    """Output layer: a hidden state to a distribution over the vocabulary."""
+@runtime_checkable
+class InitialState(Protocol):
+    """A backbone that carries a state from step to step, without a source or a latent."""
+
+    def initial_state(self, rows: int) -> State:
+        """The initial state of `rows` sequences."""
+
+
+def initial_state(backbone: Backbone, rows: int) -> State:
+    """The initial state of `rows` sequences, of a backbone that has one."""
+    assert isinstance(backbone, InitialState), f"{type(backbone).__name__} has no initial state"
+    return backbone.initial_state(rows)
+
+
+class OutputLayer(nn.Module):
+    """What hidden states are read by: an emission, or energies of tokens."""
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
     """Which of a backbone's `output_kind`s it accepts."""
+
+    def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
+        """Internal values to plot, by name: use of mixture states, scales."""
+        return {}
+
+
+class Emission(OutputLayer, ABC):
+    """Emission: a hidden state to a distribution over the vocabulary."""
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(N,) log-probability of N targets given N hidden states (N, W)."""
         return self.log_probs(hidden).gather(-1, targets[:, None]).squeeze(-1)
 
+    @abstractmethod
     def log_probs(self, hidden: Tensor) -> Tensor:
         """(…, V) the whole distribution; -inf at tokens that are never predicted."""
-        raise TypeError(f"{type(self).__name__} does not define log_probs")
 
     def log_prob_by_index(self, hidden: Tensor, index: Tensor, targets: Tensor) -> Tensor:
         """(N,) log-probability of N targets, the n-th given the hidden state index[n] of (U, W).
@@ -112,10 +139,6 @@ class Emission(nn.Module):
         hidden = sources[:, None].expand(rows, time, count, -1).flatten(0, 2)
         repeated = targets[..., None].expand(rows, time, count).flatten()
         return self.log_prob(hidden, repeated).view(rows, time, count)
-
-    def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
-        """Internal values to plot, by name: use of mixture states, scales."""
-        return {}
 
 
 @runtime_checkable
@@ -173,7 +196,7 @@ class Predictions:
         return dense.to(self.log_probs.device).masked_scatter(self.target_mask, self.log_probs)
 
 
-class Objective(nn.Module):
+class TrainingObjective(nn.Module, ABC):
     """Training objective: a pure function from a clean batch to a View, and a loss.
 
     An objective is a module because it may own networks (ELECTRA's generator, a VAE's encoder).
@@ -187,8 +210,11 @@ class Objective(nn.Module):
     needs_mixed_lengths: ClassVar[bool] = False
     """Whether batches must mix texts of all lengths: an objective that discriminates data from
     samples would otherwise learn the data's length in each batch."""
+    extra_positions: int = 0
+    """Positions of the backbone that its framing takes, besides one for each token after the first:
+    one more if the whole text is encoded at once, two if it is also split by a separator."""
 
-    def check_parts(self, backbone: Backbone, emission: Emission) -> None:
+    def check_parts(self, backbone: Backbone, emission: OutputLayer) -> None:
         """Raise a UserError if such a network can't be trained by it; most train any."""
 
     def check_sampled_loss(self) -> None:
@@ -205,9 +231,16 @@ class Objective(nn.Module):
     ) -> None:
         """Called with the training split before training: see `System.setup_data`."""
 
+    @abstractmethod
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         """The network's inputs and targets for a clean batch."""
-        raise TypeError(f"{type(self).__name__} does not define view")
+
+    def clean_view(self, batch: Batch) -> View | None:
+        """The view of the text as it is, without corruption and targets, aligned with the batch.
+
+        None if `view` is the only one: it corrupts nothing, or it corrupts a source.
+        """
+        return None
 
     def loss(
         self,
@@ -222,6 +255,15 @@ class Objective(nn.Module):
         predictions = network.target_log_probs(view, state)
         return weighted_cross_entropy(view, predictions), predictions.state
 
+    def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
+        """Internal values to plot of the networks that it owns."""
+        return {}
+
+
+class Objective(TrainingObjective):
+    """Objective: a training objective with a log-probability of its own."""
+
+    @abstractmethod
     def log_prob(
         self,
         network: Network,
@@ -231,11 +273,6 @@ class Objective(nn.Module):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         """The distribution's own log-probability, which need not be what the loss maximises."""
-        raise TypeError(f"{type(self).__name__} defines no log-probability")
-
-    def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
-        """Internal values to plot of the networks that it owns."""
-        return {}
 
 
 def weighted_cross_entropy(view: View, predictions: Predictions) -> Loss:

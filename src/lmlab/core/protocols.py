@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -82,17 +82,36 @@ class LogProb(Protocol):
 class Step(Protocol):
     """Autoregressive decoding: `start` a state, `peek` at the next-token distribution, `advance`.
 
-    `peek` never changes the state, so a system that predicts at a mask token (UniLM) fits too.
+    `peek` never changes the state, so a system that predicts at a mask token (UniLM) fits too. A
+    state is the system's own: `peek` and `advance` take what its `start` or `advance` returned.
     """
 
     def start(self, rows: int, *, condition: Batch | None = None) -> State:
         """The state of `rows` sequences after their start token."""
 
-    def peek(self, state: State) -> Categorical:
+    def peek(self, state: Any) -> Categorical:
         """The distribution of the next token, (rows, V)."""
 
-    def advance(self, state: State, tokens: Tensor) -> State:
+    def advance(self, state: Any, tokens: Tensor) -> State:
         """The state after appending the given tokens (rows,)."""
+
+
+@runtime_checkable
+class Decoder(Step, Protocol):
+    """What the decoding algorithms need: a system with `Step`, or the decoder of a text's blanks.
+
+    Not listed on cards, which name `Step`.
+    """
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Of the tokens that it generates."""
+
+    def max_generation_length(self, condition: int | None) -> int | None:
+        """Maximum number of tokens, the prefix included, given a condition of so many tokens.
+
+        None if there is no limit.
+        """
 
 
 @runtime_checkable
@@ -126,10 +145,15 @@ class EncodeTokens(Protocol):
 
 
 @runtime_checkable
+class ScoringDecoder(LogProb, Decoder, Protocol):
+    """What scores sequences and generates them token by token."""
+
+
+@runtime_checkable
 class Given(Protocol):
     """Latent-variable decoder: a distribution over sequences for each latent vector."""
 
-    def given(self, latents: Tensor) -> Any:
+    def given(self, latents: Tensor) -> ScoringDecoder:
         """The system with LogProb and Step conditioned on the latents (rows, L).
 
         One latent serves any number of rows; several serve as many rows as there are latents.
@@ -200,8 +224,12 @@ class Energy(Protocol):
     The start and the end token are part of the text, and the same in all texts of a length.
     """
 
-    def energy(self, batch: Batch) -> Tensor:
-        """(B,) E of each text, in nats."""
+    def energy(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
+        """(B,) E of each text, in nats.
+
+        `blanks` (B, T): the free positions of a template that the texts share, for systems whose
+        energy treats template and blanks differently; others ignore it.
+        """
 
 
 @runtime_checkable
@@ -220,7 +248,7 @@ class Detect(Protocol):
         """(B, T) log-odds that the token at each position was replaced; -inf at padding."""
 
 
-class InfillDecoder(Step, Protocol):
+class InfillDecoder(Decoder, Protocol):
     """Decoder of the answers to a text's blanks, used as any autoregressive decoder.
 
     For each text it generates one sequence over its own `vocabulary`: all answers in turn, with
@@ -229,7 +257,6 @@ class InfillDecoder(Step, Protocol):
     to less than one.
     """
 
-    vocabulary: Vocabulary
     answer_tokens: Tensor
     """(V,) bool: the tokens of its vocabulary that may occur in an answer."""
 
@@ -306,19 +333,31 @@ MAX_NAMES_LISTED = 8
 """Maximum number of systems listed in an error."""
 
 
-def require(system: object, protocol: type, verb: str) -> None:
-    """Raise a UserError that lists capable systems if this one lacks the protocol."""
+P = TypeVar("P")
+
+
+def require(system: object, protocol: type[P], verb: str) -> P:
+    """The system, typed by the protocol; a UserError that lists capable ones if it lacks it.
+
+    Of a combined protocol (`StepSystem`), the error names the one that cards name (`Step`).
+    """
     if isinstance(system, protocol):
-        return
+        return system
     raise UserError(
-        f"{verb} needs a system with {protocol.__name__}, which this one lacks; systems that have "
-        f"it: {systems_with(protocol)}."
+        f"{verb} needs a system with {_card_name(protocol)}, which this one lacks; systems that "
+        f"have it: {systems_with(protocol)}."
     )
+
+
+def _card_name(protocol: type) -> str:
+    """The name of a protocol on cards; that of the first one combined in it, if there is one."""
+    return next((c.__name__ for c in protocol.__mro__ if c.__name__ in PROTOCOLS), "")
 
 
 def systems_with(protocol: type) -> str:
     """The names of the catalogue's systems with a protocol, truncated."""
-    names = [card.name for card in catalogue().values() if protocol.__name__ in card.protocols]
+    name = _card_name(protocol)
+    names = [card.name for card in catalogue().values() if name in card.protocols]
     more = (
         f" and {len(names) - MAX_NAMES_LISTED} more (lmlab systems)"
         if len(names) > MAX_NAMES_LISTED

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import MentionLink
+
+if TYPE_CHECKING:  # that module names the protocols of this one
+    from lmlab.core.protocols import TokenizerProtocol
 
 
 @runtime_checkable
@@ -46,6 +49,8 @@ class Retrieve(Protocol):
 
     documents: Any
     """The document store: a `retrieval.documents.Documents`."""
+    tokenizer: TokenizerProtocol | None
+    """The tokenizer, once it was set."""
 
     def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
         """The most probable documents for each row; by default as many as in training."""
@@ -65,7 +70,7 @@ class WithDocuments(Retrieve, Protocol):
 
     def with_documents(
         self, documents: Any, *, vectors: Tensor | None = None, index: Any = None
-    ) -> Any:
+    ) -> Self:
         """The same system and weights with other documents.
 
         They are embedded by its own encoder unless `vectors` (N, width) from it are given, which
@@ -77,7 +82,7 @@ class WithDocuments(Retrieve, Protocol):
 class WithFacts(Protocol):
     """Facts exchangeable after training; not listed on cards."""
 
-    def with_facts(self, edits: Sequence[tuple[str, str, str]], knowledge: Any = None) -> Any:
+    def with_facts(self, edits: Sequence[tuple[str, str, str]], knowledge: Any = None) -> Self:
         """The same system and weights with other facts, then with edits applied."""
 
 

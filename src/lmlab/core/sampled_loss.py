@@ -6,6 +6,7 @@ predicts single tokens; inputs, targets and weights stay the objective's.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,23 +15,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone, Emission, HiddenStates, Network, Predictions
+from lmlab.core.parts import Backbone, HiddenStates, Network, OutputLayer, Predictions
 from lmlab.core.state import State
 from lmlab.core.view import View
 
 
-class SampledLoss(nn.Module):
+class SampledLoss(nn.Module, ABC):
     """Training loss at each target of a view, in place of -log p(target)."""
 
-    def check_parts(self, backbone: Backbone, emission: Emission) -> None:
+    @abstractmethod
+    def check_parts(self, backbone: Backbone, emission: OutputLayer) -> None:
         """Raise a UserError if such a network can't be trained by it."""
-        raise TypeError(f"{type(self).__name__} does not define check_parts")
 
     def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
         """Called with the training split before training: see `System.setup_data`."""
 
+    @abstractmethod
     def predictions(
         self,
         network: Network,
@@ -40,7 +42,6 @@ class SampledLoss(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Predictions:
         """Minus the loss at each of a view's targets, in place of log-probabilities."""
-        raise TypeError(f"{type(self).__name__} does not define predictions")
 
     def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
         """Internal values to plot, by name."""

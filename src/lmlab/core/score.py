@@ -19,11 +19,28 @@ ScoreKind = Literal["exact", "bound", "estimate", "pseudo", "reconstruction", "u
 - unnormalised: right up to an unknown constant (an energy)
 """
 
+ScorerKind = Literal[
+    "left-to-right", "look-ahead", "masked", "energy", "reconstruction", "whole-text"
+]
+"""How a system's own score of a text comes about, declared by its class (`System.scorer_kind`).
+
+- left-to-right: a token's score is its log-probability given all tokens before it (GPT, a grammar's
+  prefix probabilities)
+- look-ahead: the same, but of a module from elsewhere that may see later tokens too
+- masked: a token's score is its log-probability given all the others (BERT)
+- energy: the text has an energy, known up to a constant; tokens have no log-probability
+- reconstruction: a token's score is its log-probability given an encoding of the whole text
+- whole-text: only the sum over a text means something (an ELBO, the answer to a question)
+"""
+SCORER_KINDS: tuple[ScorerKind, ...] = get_args(ScorerKind)
+
 SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 NORMALISED_KINDS: frozenset[ScoreKind] = frozenset({"exact", "bound", "estimate"})
 """Kinds with a perplexity."""
 LEFT_TO_RIGHT = "left to right"
 """The order of prediction by the chain rule: each token given all before it."""
+LOOKING_AHEAD = "left to right, with later tokens seen"
+"""The order of a model that may use tokens to the right of the one it predicts."""
 
 
 @dataclass(frozen=True, kw_only=True)

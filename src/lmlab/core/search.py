@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from lmlab.core.registry import ZOO, catalogue
+from lmlab.core.registry import ZOO, registered_systems
+from lmlab.core.verb_search import verb_text
 
 EntryKind = Literal["system", "verb", "setting", "term", "class", "function", "module", "docs"]
 PACKAGE = Path(__file__).parent.parent
@@ -49,7 +50,7 @@ def entries(wanted: TextFilter) -> Iterator[SearchEntry]:
     yield from system_entries()
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
-        if wanted(source):
+        if path.parent.name == "cli" or wanted(source):  # its verbs' options stand elsewhere
             yield from source_entries(path, source)
     yield from glossary_entries(GLOSSARY)
     if (PACKAGE.parent.parent / "pyproject.toml").is_file():
@@ -59,12 +60,13 @@ def entries(wanted: TextFilter) -> Iterator[SearchEntry]:
 
 def system_entries() -> Iterator[SearchEntry]:
     """Every system with its card and the docstring of its file."""
-    for card in catalogue().values():
-        path = ZOO / f"{card.name.replace('-', '_')}.py"
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        more = (*card.aliases, card.family, card.paper, *card.objectives)
-        text = f"{docstring}\n\n{', '.join(more)}."
-        yield SearchEntry(kind="system", name=card.name, where=_where(path), text=text)
+    for system in registered_systems().values():
+        card, path = system.card, system.file
+        docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
+        more = (*card.aliases, card.family, card.paper, *card.objectives, card.package)
+        text = f"{docstring}\n\n{', '.join(filter(None, more))}."
+        where = _where(path) if system.origin is None else f"{card.package}: {path.name}"
+        yield SearchEntry(kind="system", name=card.name, where=where, text=text)
 
 
 @cache
@@ -95,24 +97,10 @@ def _function(path: Path, node: ast.FunctionDef) -> Iterator[SearchEntry]:
     docstring = ast.get_docstring(node) or ""
     verb = verbs().get((path.stem, node.name)) if path.parent.name == "cli" else None
     if verb is not None:
-        text = "\n".join([docstring, *_option_helps(node)])
+        text = verb_text(path, node)
         yield SearchEntry(kind="verb", name=verb, where=_where(path, node), text=text)
     elif docstring and not node.name.startswith("_"):
         yield SearchEntry(kind="function", name=node.name, where=_where(path, node), text=docstring)
-
-
-def _option_helps(node: ast.FunctionDef) -> Iterator[str]:
-    """The help of each option of a command, after the option's name."""
-    for argument in node.args.args:
-        for inner in ast.walk(argument):
-            if isinstance(inner, ast.keyword) and inner.arg == "help":
-                option = argument.arg.replace("_", "-")
-                yield f"--{option}: {' '.join(_strings(inner.value))}"
-
-
-def _strings(node: ast.AST) -> list[str]:
-    values = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant))
-    return [value for value in values if isinstance(value, str)]
 
 
 def _class(path: Path, node: ast.ClassDef) -> Iterator[SearchEntry]:

@@ -1,37 +1,26 @@
-"""System, the base class of models; `Assembly` of backbone, emission, objective; frozen copies."""
+"""System, the base class of models, and frozen copies of one."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.capture import UNIT_INTERVAL, Capture
+from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.memrecall_config import MemRecallConfig
-from lmlab.core.parts import (
-    Backbone,
-    CandidateLogits,
-    Emission,
-    HiddenStates,
-    Objective,
-    Predictions,
-    prediction_mask,
-)
-from lmlab.core.prefix_sharing import build_prefix_index
-from lmlab.core.protocols import LogProbs, TokenizerProtocol
-from lmlab.core.sampled_loss import SampledLoss, SampledLossNetwork
-from lmlab.core.score import ScoreKind
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.score import ScoreKind, ScorerKind
 from lmlab.core.state import State
-from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 
 
@@ -60,19 +49,12 @@ class System(nn.Module):
     vocabulary: Vocabulary
     input_kind: Literal["tokens", "images"] = "tokens"
     """What it encodes: tokens of a text, or the pixels of an image."""
-    window: int | None = None
-    """Maximum input length; None if there is no limit."""
-    segment_length: int | None = None
-    """Segment length for texts of any length, with `memory_length` carried between segments; None
-    if texts are encoded whole."""
-    memory_length: int | None = None
-    """Positions before a segment (without segments: before each token) that scores can depend on;
-    None if nothing is forgotten."""
-    configured_length: int | None = None
-    """The setting `length` that it was built with, which determines the window; None without."""
     fitting: str = "gradient"
     """gradient, counting, em or words: which fitter trains it."""
 
+    scorer_kind: ClassVar[ScorerKind] = "whole-text"
+    """How its own score of a text comes about: left-to-right, masked, energy, reconstruction or
+    whole-text; see `core.score.ScorerKind`."""
     validation_metric: str = "log_prob"
     """Validation metric during training: `log_prob`; `loss`, where that is cheaper and usual
     (masked models); or the name of a part of the loss."""
@@ -81,6 +63,34 @@ class System(nn.Module):
     terms come from one joint distribution, so that their order does not matter (an HMM)."""
     memrecall: MemRecallConfig | None = None
     """How it encodes texts longer than its window in downstream tasks (CogLTX); None by default."""
+
+    @property
+    def window(self) -> int | None:
+        """Maximum number of tokens of a sequence after the first; None if there is no limit."""
+        return None
+
+    @property
+    def segment_length(self) -> int | None:
+        """Segment length of texts of any length, see `Backbone.segment_length`; None without."""
+        return None
+
+    @property
+    def memory_length(self) -> int | None:
+        """Positions that are carried between segments, see `Backbone.memory_length`."""
+        return None
+
+    @property
+    def scores_end(self) -> bool:
+        """Whether its own score counts the end token.
+
+        A masked model and most energies are conditioned on the length.
+        """
+        return self.scorer_kind not in ("masked", "energy")
+
+    @property
+    def cpu_tokens_at_once(self) -> int | None:
+        """Fastest number of tokens per pass on a CPU; None if any is as fast."""
+        return None
 
     @property
     def loss_unit(self) -> str:
@@ -140,40 +150,23 @@ class System(nn.Module):
 
     def lengthening_hint(self, tokens: int) -> str:
         """Advice on how to allow texts that are so many tokens longer."""
-        if self.configured_length is None:
-            return "build it longer"
-        return f"train it with --set length={self.configured_length + tokens}"
+        return "build it longer"
 
     def check_condition_length(self, tokens: int) -> None:
         """The same for the condition, which is encoded at once too."""
         self.check_length(tokens)
 
-    def max_generation_length(self, condition: int) -> int | None:
-        """Maximum number of tokens it can generate given so many; None if there is no limit.
+    def max_generation_length(self, condition: int | None) -> int | None:
+        """Maximum number of tokens, the prefix included, given a condition of so many tokens.
 
-        Its window, unless the condition shares the positions of the output.
+        None if there is no limit. Its window, unless the condition shares the positions of the
+        output.
         """
         return self.window
-
-    def loss(
-        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
-    ) -> tuple[Loss, State | None]:
-        """The training loss, and the state to carry on if text continues."""
-        raise TypeError(f"{type(self).__name__} is not trained by gradient")
-
-    def held_out_loss(
-        self, batch: Batch, *, state: State | None, generator: torch.Generator | None
-    ) -> tuple[Loss, State | None]:
-        """The validation loss, which may differ from the training loss."""
-        return self.loss(batch, state=state, generator=generator)
 
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Internal values to plot, by name, with the meaning of their axes."""
         return {}
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Loss, State | None]:
-        """The loss, under the name that distributed wrappers call."""
-        return self.loss(*args, **kwargs)
 
     @property
     def parameter_count(self) -> int:
@@ -181,185 +174,21 @@ class System(nn.Module):
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
 
-class Assembly(System):
-    """backbone × emission × objective, optionally trained with a sampled loss."""
+class TrainableSystem(System, ABC):
+    """A system with a training loss, which every system of the zoo has."""
 
-    def __init__(
-        self,
-        *,
-        vocabulary: Vocabulary,
-        backbone: Backbone,
-        emission: Emission,
-        objective: Objective,
-        fitting: str = "gradient",
-    ) -> None:
-        super().__init__()
-        if backbone.output_kind not in emission.input_kinds:
-            raise UserError(
-                f"{type(emission).__name__} takes {' or '.join(sorted(emission.input_kinds))}, "
-                f"but {type(backbone).__name__} outputs {backbone.output_kind}; choose another "
-                "emission."
-            )
-        objective.check_parts(backbone, emission)
-        self.vocabulary = vocabulary
-        self.backbone = backbone
-        self.emission = emission
-        self.objective = objective
-        self.sampled_loss: SampledLoss | None = None
-        self.fitting = fitting
-
-    def set_sampled_loss(self, sampled_loss: SampledLoss) -> None:
-        """Replace the log-probabilities in the objective's training loss by a sampled loss.
-
-        log_prob does not change. Raises a UserError if these parts can't be trained so.
-        """
-        self.objective.check_sampled_loss()
-        sampled_loss.check_parts(self.backbone, self.emission)
-        self.sampled_loss = sampled_loss
-
-    @property
-    def loss_is_comparable(self) -> bool:
-        return self.sampled_loss is None and self.objective.loss_is_comparable
-
-    @property
-    def needs_mixed_lengths(self) -> bool:
-        return self.objective.needs_mixed_lengths
-
-    def begin_step(self, step: int) -> None:
-        self.objective.begin_step(step)
-
-    def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
-        self.objective.setup_data(self, tokens, offsets)
-        if self.sampled_loss is not None:
-            self.sampled_loss.setup_data(self, tokens, offsets)
-
-    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
-        """Log-probabilities of a view's targets.
-
-        The emission is computed only at targets, and once per shared prefix.
-        """
-        hidden = self.hidden(view, state)
-        prefixes = None if state is not None else build_prefix_index(view)
-        mask = prediction_mask(view)
-        if prefixes is None or not bool(mask.any()):
-            return self.predict(view, hidden)
-        assert view.targets is not None
-        first_mask, query_index = prefixes.unique_queries(view.targets, mask)
-        targets = view.targets[first_mask]
-        if hidden.log_weights is None:
-            ends, prefix_index = prefixes.unique_prefixes(first_mask)
-            values = hidden.values.flatten(0, 1)[ends]
-            log_probs = self.emission.log_prob_by_index(values, prefix_index, targets)
-        else:
-            log_probs = self._log_prob_at(hidden, first_mask, targets)
-        return Predictions(log_probs=log_probs[query_index], target_mask=mask, state=hidden.state)
-
-    def hidden(self, view: View, state: State | None = None) -> HiddenStates:
-        """Hidden states of a view, whose attention mask the backbone must support."""
-        self._check_attention_mask(view)
-        hidden: HiddenStates = self.backbone(view, state)
-        return hidden
-
-    def hidden_at(self, view: View, mask: Tensor) -> Tensor:
-        """(N, …) hidden states at the true entries of `mask` (B, T) alone, in row-major order."""
-        self._check_attention_mask(view)
-        return self.backbone.hidden_at(view, mask)
-
-    def _check_attention_mask(self, view: View) -> None:
-        for part in (view, view.prediction_view):
-            if not isinstance(part.attention_mask, self.backbone.supported_masks):
-                kinds = " or ".join(kind.__name__ for kind in self.backbone.supported_masks)
-                raise UserError(
-                    f"{type(self.backbone).__name__} supports attention masks of kind {kinds}, but "
-                    f"this objective needs {type(part.attention_mask).__name__}."
-                )
-
-    def predict(self, view: View, hidden: HiddenStates) -> Predictions:
-        """Log-probabilities of a view's targets, given its hidden states."""
-        mask = prediction_mask(view)
-        assert view.prediction_view.targets is not None
-        log_probs = self._log_prob_at(hidden, mask, view.prediction_view.targets[mask])
-        return Predictions(log_probs=log_probs, target_mask=mask, state=hidden.state)
-
-    def scores(
-        self, hidden: HiddenStates, mask: Tensor, candidates: Tensor, shared: Tensor | None = None
-    ) -> Tensor:
-        """(N, C + K) unnormalised token logits: see `CandidateLogits.scores`."""
-        assert isinstance(self.emission, CandidateLogits) and hidden.log_weights is None
-        return self.emission.scores(hidden.values[mask], candidates, shared)
-
-    def initialise_logits(self, log_probs: Tensor) -> None:
-        assert isinstance(self.emission, CandidateLogits)
-        self.emission.initialise_logits(log_probs)
-
-    def _log_prob_at(self, hidden: HiddenStates, mask: Tensor, targets: Tensor) -> Tensor:
-        if hidden.log_weights is None:
-            return self.emission.log_prob(hidden.values[mask], targets)
-        # Latent parents: log Σ_m w_m p(target | component m), mixed after the emission.
-        return torch.logsumexp(self._component_log_probs(hidden, mask, targets), dim=-1)
-
-    def _component_log_probs(self, hidden: HiddenStates, mask: Tensor, targets: Tensor) -> Tensor:
-        """(N, M) log w_m + log p(target | component m) at the N positions."""
-        assert hidden.log_weights is not None
-        weights = hidden.log_weights[mask]
-        if self.backbone.output_kind == "sources":
-            # Without a target, any predictable token will do, such as the first target.
-            filler = int(targets[0]) if len(targets) else self.vocabulary.pad
-            dense_targets = torch.full_like(mask, filler, dtype=torch.long)
-            dense_targets[mask] = targets
-            return weights + self.emission.log_prob_by_source(hidden.values, dense_targets)[mask]
-        values = hidden.values[mask]
-        rows, components = values.shape[:2]
-        repeated = targets[:, None].expand(rows, components).reshape(-1)
-        log_probs = self.emission.log_prob(values.flatten(0, 1), repeated)
-        return weights + log_probs.view(rows, components)
-
-    @torch.no_grad()
-    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """Internal values of the components, and the posterior over mixture components if any."""
-        view = self.objective.view(batch)
-        hidden = self.backbone(view)
-        captures = {
-            **self.backbone.capture_internals(view),
-            **self.emission.capture_internals(hidden),
-            **(
-                {} if self.sampled_loss is None else self.sampled_loss.capture_internals(self, view)
-            ),
-            **self.objective.capture_internals(self, batch),
-        }
-        if hidden.log_weights is None:
-            return captures
-        mask = prediction_mask(view)
-        assert view.prediction_view.targets is not None
-        joint = self._component_log_probs(hidden, mask, view.prediction_view.targets[mask])
-        posterior = torch.zeros_like(hidden.log_weights)
-        posterior[mask] = torch.softmax(joint, dim=-1).to(posterior.dtype)
-        sources = self.backbone.output_kind == "sources"
-        captures["posterior"] = Capture(
-            values=posterior,
-            axes=("batch", "time", "source" if sources else "choice"),
-            caption="For each predicted token, the posterior over the mixture's components.",
-            bounds=UNIT_INTERVAL,
-        )
-        return captures
-
+    @abstractmethod
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
-        sampled = self.sampled_loss
-        network = self if sampled is None else SampledLossNetwork(self, sampled, generator)
-        return self.objective.loss(network, batch, state=state, generator=generator)
+        """The training loss, and the state to carry on if text continues."""
 
     def held_out_loss(
         self, batch: Batch, *, state: State | None, generator: torch.Generator | None
     ) -> tuple[Loss, State | None]:
-        """By the full softmax, whatever the training loss, so that systems are comparable."""
-        if self.sampled_loss is None:
-            return self.loss(batch, state=state, generator=generator)
-        return self.objective.loss(self, batch, state=state, generator=generator)
+        """The validation loss, which may differ from the training loss."""
+        return self.loss(batch, state=state, generator=generator)
 
-    def log_prob(
-        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
-    ) -> LogProbs:
-        """The objective's own log-probability of each sequence; see its `kind`."""
-        return self.objective.log_prob(self, batch, state=state, generator=generator)
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Loss, State | None]:
+        """The loss, under the name that distributed wrappers call."""
+        return self.loss(*args, **kwargs)

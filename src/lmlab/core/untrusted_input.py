@@ -27,6 +27,12 @@ MAX_INTEGER = 2**63 - 1
 """Larger numbers fit no tensor's shape."""
 
 
+def check_path(path: object, called: str) -> None:
+    """A UserError if an argument of a verb is no path."""
+    if not isinstance(path, (str, Path)):
+        raise UserError(f"{called} must be a path, got {type(path).__name__}.")
+
+
 def parse_dataclass(kind: type[DataclassT], values: object) -> DataclassT:
     """A dataclass from a JSON object; a ValueError names a missing or mistyped field."""
     assert is_dataclass(kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import NO_ENTITY
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of
+from lmlab.core.system_protocols import SystemInfo
 from lmlab.data.dataset import TokenDataset
 
 TOKENS_PER_BATCH = 8192
@@ -22,7 +22,7 @@ TOKENS_PER_BATCH = 8192
 
 
 def pad_rows(
-    rows: Sequence[Sequence[int]], system: Any, sources: Sequence[Sequence[int]] = ()
+    rows: Sequence[Sequence[int]], system: SystemInfo, sources: Sequence[Sequence[int]] = ()
 ) -> Batch:
     """Collate rows into one right-padded batch on the system's device.
 
@@ -33,9 +33,9 @@ def pad_rows(
     return Batch.collate(rows, pad, condition=condition).to(device_of(system))
 
 
-def preferred_tokens_per_batch(system: Any) -> int:
-    """Token budget for inference; on a CPU the backbone may prefer another than the default."""
-    budget: int | None = getattr(getattr(system, "backbone", None), "cpu_tokens_at_once", None)
+def preferred_tokens_per_batch(system: SystemInfo) -> int:
+    """Token budget for inference; on a CPU the system may prefer another than the default."""
+    budget = system.cpu_tokens_at_once
     return budget if budget is not None and device_of(system).type == "cpu" else TOKENS_PER_BATCH
 
 

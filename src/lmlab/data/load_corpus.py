@@ -11,18 +11,13 @@ multi30k-l20:PATH           a protocol and its data folder; without PATH, in LML
 
 from __future__ import annotations
 
-import ast
-import importlib
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from lmlab.core.errors import UserError, unknown_name, unknown_name_or_path
+from lmlab.data.builtin_corpora import builtin_descriptions, open_builtin
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.lines import Errors, check_errors
 from lmlab.data.readers import (
@@ -36,67 +31,6 @@ from lmlab.data.readers import (
 )
 from lmlab.data.splitting import SPLIT_BLOCK, split_by_block, split_by_position
 from lmlab.data.standard_datasets import CORPUS_PROTOCOLS, open_protocol
-
-
-def builtin_descriptions() -> dict[str, str]:
-    """Name and one-line description of each built-in corpus, sorted by name."""
-    return {name: description for name, (_, description) in sorted(_builtin_corpora().items())}
-
-
-def open_builtin(name: str, seed: int = 0) -> Corpus:
-    """The built-in corpus of that name; `seed` determines the texts of the sampled ones."""
-    registered = _builtin_corpora()
-    if name not in registered:
-        raise unknown_name("built-in corpus", name, registered)
-    make = importlib.import_module(registered[name][0]).corpus
-    takes_seed = "seed" in inspect.signature(make).parameters
-    corpus = make(seed=seed) if takes_seed else make()
-    assert isinstance(corpus, Corpus), f"{name} made a {type(corpus).__name__}"
-    return corpus
-
-
-@cache
-def _builtin_corpora() -> dict[str, tuple[str, str]]:
-    """Module and description of each built-in corpus by name.
-
-    Each module of `lmlab.data.languages` with a top-level `DESCRIPTION` and `corpus` is one, and so
-    is the package `lmlab.data.wordnet`. Discovery parses their source without importing them.
-    """
-    package = resources.files("lmlab.data")
-    modules: dict[str, Traversable] = {}
-    languages = package / "languages"
-    if languages.is_dir():
-        for file in languages.iterdir():
-            if file.name.endswith(".py") and not file.name.startswith("_"):
-                modules[f"lmlab.data.languages.{file.name.removesuffix('.py')}"] = file
-    wordnet = package / "wordnet" / "__init__.py"
-    if wordnet.is_file():
-        modules["lmlab.data.wordnet"] = wordnet
-    corpora = {}
-    for module, file in modules.items():
-        description = _description(file.read_text(encoding="utf-8"))
-        if description is not None:
-            corpora[module.rpartition(".")[2].replace("_", "-")] = (module, description)
-    return corpora
-
-
-def _description(source: str) -> str | None:
-    """The module's DESCRIPTION if it also defines `corpus`, else None (a helper module)."""
-    description, has_corpus = None, False
-    for node in ast.parse(source).body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="DESCRIPTION")], value=ast.Constant(value=value)):
-                description = str(value)
-            case ast.AnnAssign(target=ast.Name(id="DESCRIPTION"), value=ast.Constant(value=value)):
-                description = str(value)
-            case ast.FunctionDef(name="corpus"):
-                has_corpus = True
-            case ast.ImportFrom(names=names) if any(
-                (alias.asname or alias.name) == "corpus" for alias in names
-            ):
-                has_corpus = True
-    return description if has_corpus else None
-
 
 FOLDER_PATTERNS = {"train": ("train*",), "validation": ("val*", "dev*"), "test": ("test*",)}
 FORMATS: dict[str, Callable[..., ExampleReader]] = {

@@ -170,7 +170,9 @@ def position_hashes(tokens: NDArray[np.generic], positions: NDArray[np.int64]) -
 def sorted_unique(numbers: Hashes) -> Hashes:
     """Sorted unique values; `np.unique` uses a hash table, at several times the cost."""
     ordered = np.sort(numbers)
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]]
+    is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]
+    distinct: NDArray[np.uint64] = ordered[is_first]
+    return distinct
 
 
 def splitmix64(numbers: Hashes) -> Hashes:

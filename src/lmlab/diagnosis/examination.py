@@ -9,12 +9,23 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
 from lmlab.diagnosis import checks as package
-from lmlab.diagnosis.findings import Baseline, Examination, Finding, SkippedCheck
+from lmlab.diagnosis.causality import CausalityReport
+from lmlab.diagnosis.causality_probe import examine_causality
+from lmlab.diagnosis.findings import (
+    Baseline,
+    Examination,
+    Finding,
+    SkippedCheck,
+    TrainingHistory,
+    leak_finding,
+)
 from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
 from lmlab.diagnosis.text_report import compute_key_figures, describe_outcome, summarise_checks
-from lmlab.diagnosis.training_history import TrainingHistory
+from lmlab.interop.load_model import is_hub_checkpoint, load_model
+from lmlab.training.run_folder import TrainedModel
 
 Check = Callable[[RunEvidence], Finding | None]
 
@@ -39,13 +50,34 @@ def all_checks() -> dict[str, Check]:
     return checks
 
 
-def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> Examination:
+def examine(
+    run: Path | str | TrainedModel,
+    *,
+    data: str | Path | Corpus | None = None,
+    text: str | None = None,
+) -> Examination:
+    """Diagnose a run by its folder or model, or a model from elsewhere by its causality alone."""
+    if not isinstance(run, TrainedModel):
+        if not is_hub_checkpoint(Path(run)):
+            return examine_run(run, data=data, text=text)
+        run = load_model(run)
+    if run.stored:
+        return examine_run(run.path, data=data, text=text)
+    if data is not None:
+        raise UserError(f"data= applies to runs, and {run.name} was not trained here; remove it.")
+    return examine_model(run, text=text)
+
+
+def examine_run(
+    run: Path | str, *, data: str | Path | Corpus | None = None, text: str | None = None
+) -> Examination:
     """Diagnose a run of any system: answers "is this normal?".
 
-    `data` gives the corpus's location if it has moved. Nothing is modified. Cost: reading the
+    `data` gives the corpus's location if it has moved; causality is examined on the beginning of
+    `text`. Nothing is modified. Cost: reading the
     corpus once, and a few thousand tokens through the model.
     """
-    evidence = RunEvidence(run, data=data)
+    evidence = RunEvidence(run, data=data, text=text)
     findings: list[Finding] = []
     skipped: list[SkippedCheck] = []
     inapplicable: list[SkippedCheck] = []
@@ -67,7 +99,7 @@ def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> 
     return Examination(
         run=str(evidence.folder.path),
         system=evidence.card.name,
-        corpus=str(evidence.config["corpus"]["spec"]),
+        corpus=evidence.config.corpus.spec,
         kind=evidence.card.kind,
         unit=evidence.unit,
         losses_comparable=evidence.losses_comparable,
@@ -81,7 +113,45 @@ def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> 
         skipped=tuple(skipped),
         not_applicable=tuple(inapplicable),
         checks=tuple(completed),
+        causality=_causality(evidence),
     )
+
+
+def examine_model(model: TrainedModel, *, text: str | None = None) -> Examination:
+    """Diagnose a model that was not trained here: its causality, on the beginning of `text`.
+
+    There is no training history to examine.
+    """
+    report = examine_causality(model, text=text)
+    finding = leak_finding(report)
+    findings = () if finding is None else (finding,)
+    outcome = f"{model.name} was not trained here: its causality alone is examined"
+    return Examination(
+        run=str(model.path),
+        system=model.card.name,
+        corpus="",
+        kind=report.kind,
+        unit=model.system.loss_unit,
+        losses_comparable=model.system.loss_is_comparable,
+        outcome=outcome,
+        verdict=f"{outcome}. {summarise_checks(findings, 1, (), ())}",
+        key_figures={},
+        history=TrainingHistory(),
+        levels=(),
+        reference_band=None,
+        findings=findings,
+        skipped=(),
+        not_applicable=(),
+        checks=("causality",),
+        causality=report,
+    )
+
+
+def _causality(evidence: RunEvidence) -> CausalityReport | None:
+    try:
+        return evidence.causality
+    except (MissingEvidence, NotApplicable):
+        return None
 
 
 def _history(evidence: RunEvidence) -> TrainingHistory:

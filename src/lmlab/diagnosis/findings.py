@@ -1,12 +1,125 @@
-"""Diagnosis records of a run: findings, baselines, reference band, skipped checks, the whole."""
+"""Diagnosis records: training history, findings, baselines, reference band, the examination."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from lmlab.diagnosis.training_history import TrainingHistory
+from lmlab.diagnosis.causality import CausalityReport, Cause
+from lmlab.training.training_logs import NOT_FINITE
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWindow:
+    """A window of training steps."""
+
+    step: int
+    """Its last step."""
+    epoch: int
+    tokens: float
+    """Tokens seen so far."""
+    loss: float
+    """Mean over the window, in nats per token, dropout included."""
+    count: float
+    """Predictions in the window."""
+    learning_rate: float | None = None
+    """Learning rate of its last step …"""
+    gradient_norm: float | None = None
+    """… norm of its gradient before clipping …"""
+    update_ratio: float | None = None
+    """… and ‖update‖ / ‖weights‖; None in older runs."""
+    embedding_norms: Mapping[str, float] = field(default_factory=dict)
+    """Mean norm of the embeddings, by table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationPoint:
+    """An evaluation on held-out text."""
+
+    step: int
+    tokens: float
+    """Training tokens seen before it."""
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingHistory:
+    """All metrics logged while a run was trained."""
+
+    train: tuple[TrainingWindow, ...] = ()
+    held_out: tuple[ValidationPoint, ...] = ()
+    split: str | None = None
+    """The split evaluated: validation, or test if there is no other."""
+    not_finite: bool = False
+    """Whether training stopped because its loss or gradient was not finite."""
+
+    @property
+    def tokens(self) -> float:
+        """Total training tokens seen."""
+        return self.train[-1].tokens if self.train else 0.0
+
+    @property
+    def steps(self) -> int:
+        steps = [window.step for window in self.train] + [point.step for point in self.held_out]
+        return max(steps, default=0)
+
+    @property
+    def best(self) -> ValidationPoint | None:
+        """The evaluation with the lowest loss."""
+        return min(self.held_out, key=lambda point: point.loss, default=None)
+
+    def train_loss(self, low: float, high: float) -> float | None:
+        """Mean training loss over the windows that end after `low` and up to `high` tokens."""
+        inside = [window for window in self.train if low < window.tokens <= high]
+        count = sum(window.count for window in inside)
+        return sum(w.loss * w.count for w in inside) / count if count else None
+
+
+def parse_training_history(lines: Sequence[Mapping[str, Any]]) -> TrainingHistory:
+    """The history in the lines of a metrics.jsonl; non-finite values are dropped."""
+    train: list[TrainingWindow] = []
+    held_out: list[ValidationPoint] = []
+    split, tokens_seen = None, 0.0
+    for line in lines:
+        loss, event = _number(line.get("loss")), line.get("event")
+        if loss is None:
+            continue
+        if event == "train":
+            count = _number(line.get("count")) or 0.0
+            tokens_seen += count
+            train.append(_window(line, loss, count, tokens_seen))
+        elif event in ("validation", "test"):
+            split = str(event)
+            held_out.append(ValidationPoint(step=int(line["step"]), tokens=tokens_seen, loss=loss))
+    return TrainingHistory(
+        train=tuple(train),
+        held_out=tuple(held_out),
+        split=split,
+        not_finite=bool(lines) and lines[-1].get("event") == NOT_FINITE,
+    )
+
+
+def _window(line: Mapping[str, Any], loss: float, count: float, tokens: float) -> TrainingWindow:
+    norms = line.get("vector_norms")
+    return TrainingWindow(
+        step=int(line["step"]),
+        epoch=int(line.get("epoch", 0)),
+        tokens=tokens,
+        loss=loss,
+        count=count,
+        learning_rate=_number(line.get("learning_rate")),
+        gradient_norm=_number(line.get("gradient_norm")),
+        update_ratio=_number(line.get("update_ratio")),
+        embedding_norms=dict(norms) if isinstance(norms, Mapping) else {},
+    )
+
+
+def _number(value: Any) -> float | None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if usable and math.isfinite(value) else None
+
 
 Severity = Literal["serious", "mild"]
 
@@ -73,7 +186,7 @@ class SkippedCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """The diagnosis of a run."""
+    """The diagnosis of a run, or of a model from elsewhere, which has no training history."""
 
     run: str
     system: str
@@ -101,6 +214,8 @@ class Examination:
     """Checks that do not apply to this system or corpus."""
     checks: tuple[str, ...]
     """The checks that were run."""
+    causality: CausalityReport | None = None
+    """What each prediction depends on; None if the system predicts no tokens of a text."""
 
     @property
     def healthy(self) -> bool:
@@ -109,4 +224,45 @@ class Examination:
 
     def as_dict(self) -> dict[str, Any]:
         """All fields as plain values, for JSON."""
-        return {"healthy": self.healthy, **asdict(self)}
+        causality = None if self.causality is None else self.causality.as_dict()
+        return {"healthy": self.healthy, **asdict(self), "causality": causality}
+
+
+LIKELY_REASONS: tuple[tuple[Cause, str], ...] = (
+    ("later token", "look for a mean, deviation or normalisation over the dimension of time"),
+    ("later token", "look at the attention mask: a position may see itself and earlier ones"),
+    ("predicted token", "look at the shift: the input at a position must not hold its target"),
+    ("padding", "look for a sum, mean or attention over all positions, padding included"),
+    ("neighbour", "look for a mean or normalisation over the batch, in evaluation mode too"),
+)
+"""What to look for, by cause, the usual reasons first."""
+
+
+def leak_finding(report: CausalityReport) -> Finding | None:
+    """The finding of a causality report; None if there is no leak."""
+    if report.verdict in ("causal", "bidirectional"):
+        return None
+    if report.verdict == "unstable":
+        return Finding(
+            name="unstable predictions",
+            severity="mild",
+            observed=report.summary[0],
+            why="scores are not reproducible, and a leak can't be seen",
+            suggestions=("look for dropout or sampling that evaluation mode does not switch off",),
+            numbers={"noise": report.noise},
+        )
+    worst = report.leaks[0]
+    causes = {leak.cause for leak in report.leaks}
+    return Finding(
+        name="leak",
+        severity="serious",
+        observed="; ".join(report.summary),
+        why="its scores are no probabilities of the text: a model that sees what it is to predict "
+        "gets losses that no honest one can reach, and generates worse than they promise",
+        suggestions=tuple(advice for cause, advice in LIKELY_REASONS if cause in causes),
+        numbers={
+            "largest effect": worst.nats,
+            "source": float(worst.source_position),
+            "prediction": float(worst.predicted_position),
+        },
+    )

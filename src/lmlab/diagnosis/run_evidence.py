@@ -8,7 +8,6 @@ reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
@@ -27,22 +26,27 @@ from lmlab.core.score import NORMALISED_KINDS
 from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import LengthBatches, StreamBatches
-from lmlab.data.corpus import Corpus, Layout, open_corpus
+from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.diagnosis.baselines import compute_baselines
-from lmlab.diagnosis.findings import Baseline, ReferenceBand
-from lmlab.diagnosis.training_history import (
+from lmlab.diagnosis.causality import CausalityReport
+from lmlab.diagnosis.causality_probe import examine_causality
+from lmlab.diagnosis.findings import (
+    Baseline,
+    ReferenceBand,
     TrainingHistory,
     ValidationPoint,
     parse_training_history,
 )
+from lmlab.diagnosis.measurements import compute_baselines
 from lmlab.inspection.gradient_flow import (
     GradientByDistance,
     ParameterGradient,
     measure_gradient_by_distance,
     measure_parameter_gradients,
 )
+from lmlab.training.config import TrainingConfig
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
 from lmlab.training.training_logs import read_metrics
 
@@ -51,22 +55,22 @@ ANY_FAMILY = "any"
 REFERENCE_FILE = "reference_bands.json"
 
 
-def find_reference_band(config: Mapping[str, Any], family: str) -> ReferenceBand | None:
+def find_reference_band(config: RunConfig, family: str) -> ReferenceBand | None:
     """The reference band for a run with this config.json; None if there is none.
 
     The corpus must be built in and tokenised as in the reference runs.
     """
-    corpus = read_reference_bands().get(str(config["corpus"]["spec"]))
-    if corpus is None or corpus["tokenizer"] != config["tokenizer"]:
+    corpus = read_reference_bands().get(config.corpus.spec)
+    if corpus is None or corpus["tokenizer"] != config.tokenizer:
         return None
-    if corpus["vocabulary"] != config["vocabulary"]["size"]:
+    if corpus["vocabulary"] != config.vocabulary.size:
         return None
     chosen = family if family in corpus["families"] else ANY_FAMILY
     entry = corpus["families"].get(chosen)
     if entry is None:
         return None
     return ReferenceBand(
-        corpus=str(config["corpus"]["spec"]),
+        corpus=config.corpus.spec,
         family=chosen,
         systems=tuple(entry["systems"]),
         points=tuple((float(t), float(low), float(high)) for t, low, high in entry["points"]),
@@ -111,18 +115,20 @@ class TokenizedSplits:
 class RunEvidence:
     """A run and everything derived from it, lazily."""
 
-    def __init__(self, run: Path | str, *, data: str | Path | Corpus | None = None) -> None:
+    def __init__(
+        self, run: Path | str, *, data: str | Path | Corpus | None = None, text: str | None = None
+    ) -> None:
         self.folder = RunFolder(Path(run))
-        self.config: dict[str, Any] = self.folder.read_config()
+        self.config = self.folder.read_config()
         self.folder.verify()
-        self.card: Card = find_system(self.config["system"])
+        self.card: Card = find_system(self.config.system)
         self._data = data
+        self._text = text
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> TrainingConfig:
         """Training settings."""
-        settings: Mapping[str, Any] = self.config["training"]
-        return settings
+        return self.config.training
 
     @property
     def normalised(self) -> bool:
@@ -143,7 +149,7 @@ class RunEvidence:
     @property
     def by_gradient(self) -> bool:
         """Whether the run was trained by gradient steps; the system's config may decide."""
-        fitting = self.config["system_config"].get("fitting", self.card.fitting)
+        fitting = self.config.system_config.get("fitting", self.card.fitting)
         return bool(fitting == "gradient")
 
     @cached_property
@@ -173,6 +179,14 @@ class RunEvidence:
     def system(self) -> System:
         return self.model.system
 
+    @cached_property
+    def causality(self) -> CausalityReport:
+        """What each prediction depends on."""
+        try:
+            return examine_causality(self.model, text=self._text)
+        except UserError as error:
+            raise NotApplicable(str(error).rstrip(".")) from error
+
     @property
     def losses_comparable(self) -> bool:
         """Whether training and held-out losses are of the same kind, as far as known."""
@@ -187,7 +201,7 @@ class RunEvidence:
         corpus = self._corpus()
         try:
             tokenizer = Tokenizer.load(self.folder.tokenizer)
-            layout = Layout(**self.config["layout"])
+            layout = self.config.layout
             split = next((name for name in ("validation", "test") if name in corpus.splits), None)
             built = {
                 name: TokenDataset.build(corpus.splits[name], tokenizer, layout, progress=False)
@@ -202,16 +216,15 @@ class RunEvidence:
     def _corpus(self) -> Corpus:
         if isinstance(self._data, Corpus):
             return self._data
-        trained_on = self.config["corpus"]
-        spec = trained_on["spec"] if self._data is None else str(self._data)
+        trained_on = self.config.corpus
+        spec = trained_on.spec if self._data is None else str(self._data)
         if not spec:
             raise MissingEvidence(
                 "the model comes from elsewhere and its training corpus is unknown"
             )
         # Another spec is another location, not another split: the run's seed stays.
-        options = {"errors": trained_on.get("errors", "strict"), "seed": int(trained_on["seed"])}
         try:
-            corpus = open_corpus(spec, **options)
+            corpus = open_corpus(spec, errors=trained_on.decode_errors, seed=trained_on.seed)
         except UserError as error:
             if self._data is not None:
                 raise
@@ -219,7 +232,7 @@ class RunEvidence:
             raise MissingEvidence(
                 f"its corpus can't be read ({reason}); --data says where it is"
             ) from error
-        if self._data is None and corpus.fingerprint() != trained_on["fingerprint"]:
+        if self._data is None and corpus.fingerprint() != trained_on.fingerprint:
             raise MissingEvidence(
                 f"{spec} has changed since; --data says where what it was trained on is"
             )
@@ -255,7 +268,7 @@ class RunEvidence:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(**self.config["vocabulary"])
+        return self.config.vocabulary
 
     @cached_property
     def levels(self) -> dict[str, Baseline]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
+from lmlab.diagnosis.causality import matrix_lines
 from lmlab.diagnosis.findings import Examination, Finding, SkippedCheck
 from lmlab.diagnosis.measurements import epochs_seen, unknown_token_rate
 from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
@@ -45,7 +46,7 @@ def _median_of(values: Sequence[float | None]) -> float | None:
 
 def describe_outcome(evidence: RunEvidence) -> str:
     """The system, its corpus and its final loss against the baselines."""
-    where = f"{evidence.card.name} on {evidence.config['corpus']['spec'] or 'an unknown corpus'}"
+    where = f"{evidence.card.name} on {evidence.config.corpus.spec or 'an unknown corpus'}"
     return f"{where}{_final_loss(evidence)}"
 
 
@@ -111,6 +112,7 @@ def report_lines(examination: Examination) -> Iterator[tuple[str, str]]:
     """The lines of the report, each with its print style ('' for none)."""
     yield f"{examination.outcome}.", "bold"
     yield from _baseline_lines(examination)
+    yield from _causality_lines(examination)
     for finding in examination.findings:
         yield "", ""
         yield from _finding_lines(finding)
@@ -150,6 +152,20 @@ def _baseline_lines(examination: Examination) -> Iterator[tuple[str, str]]:
         low, high = expected
         runs = f"healthy runs ({', '.join(band.systems)})"
         yield f"  by now {runs} have {low:.3f} to {high:.3f}", ""
+
+
+def _causality_lines(examination: Examination) -> Iterator[tuple[str, str]]:
+    """The verdict on causality; the matrix where there is a leak or nothing else to show."""
+    report = examination.causality
+    if report is None:
+        return
+    yield "", ""
+    for sentence in report.sentences:
+        yield f"causality: {sentence}", ""
+    if report.leaks or not examination.history.steps:
+        yield "", ""
+        for line in matrix_lines(report):
+            yield line, ""
 
 
 def _finding_lines(finding: Finding) -> Iterator[tuple[str, str]]:

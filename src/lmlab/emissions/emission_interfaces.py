@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from lmlab.core.capture import Capture
 from lmlab.core.joint_distribution import PaddedJointDistribution
-from lmlab.core.parts import Emission
+from lmlab.core.parts import Emission, OutputLayer
 from lmlab.core.vocabulary import Vocabulary
 
 
@@ -41,16 +42,16 @@ def usage_capture(weights: Tensor, caption: str) -> Capture:
 STATE_USAGE = "Share of all predictions that each state carries; a state near zero is unused."
 
 
-class EnergyEmission(Emission):
-    """Energy emission: a hidden state and the input token to an energy; no token distribution."""
+class EnergyEmission(OutputLayer, ABC):
+    """Energies: a hidden state and the input token to an energy; no token distribution."""
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors"})
     outcomes: ClassVar[tuple[str, ...]] = ("made up", "data")
     """The two classes of a text."""
 
+    @abstractmethod
     def energies(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """(…) of hidden states (…, W) at positions that hold `tokens` (…)."""
-        raise TypeError(f"{type(self).__name__} does not define energies")
 
 
 @runtime_checkable
@@ -79,6 +80,7 @@ class JointEmission(Emission):
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors"})
 
+    @abstractmethod
     def joint(
         self, hidden: Tensor, lengths: Tensor, *, generator: torch.Generator | None = None
     ) -> PaddedJointDistribution:
@@ -86,7 +88,6 @@ class JointEmission(Emission):
 
         A generator is given in training only, for those that make random choices.
         """
-        raise TypeError(f"{type(self).__name__} does not define joint")
 
     def joint_loss(
         self,

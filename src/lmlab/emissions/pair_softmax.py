@@ -83,7 +83,8 @@ class PairSoftmax(Softmax):
         self.max_distance = max_distance
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        raise TypeError("PairSoftmax predicts from pairs of sources; ask for pair_log_prob")
+        """(N, P) from (N, S, 2 W) and targets (N,), one for all pairs of its sources."""
+        return self.log_prob_by_source(hidden, targets[:, None])[:, 0]
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """(…, P, V) from (…, S, 2 W)."""

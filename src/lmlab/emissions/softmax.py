@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
@@ -38,9 +39,9 @@ class LinearSoftmax(Emission):
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
+    @abstractmethod
     def linear(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(…, W) x, (V, W) the output vectors e and (V,) the bias b."""
-        raise TypeError(f"{type(self).__name__} does not define linear")
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         return linear_log_prob(*self.linear(hidden), targets)

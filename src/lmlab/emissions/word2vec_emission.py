@@ -10,6 +10,7 @@ Goldberg 2014). So a fitted model's distribution is
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ class CombinedScores(NamedTuple):
     """(N, J) bool: false at padding."""
 
 
-class ContextCombination(nn.Module):
+class ContextCombination(nn.Module, ABC):
     """Combination of context words into scores of a candidate (CBOW, skip-gram).
 
     `forward` takes context vectors (N, M, W), their padding mask (N, M), and candidate vectors: (V,
@@ -43,8 +44,8 @@ class ContextCombination(nn.Module):
     code: str
     """Its name in compiled code."""
 
-    def forward(self, context: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
-        raise TypeError(f"{type(self).__name__} does not define forward")
+    @abstractmethod
+    def forward(self, context: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores: ...
 
 
 class PooledContext(ContextCombination):

@@ -8,16 +8,20 @@ from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, stdev
+from types import ModuleType
 from typing import Any
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.limits import check_limit
-from lmlab.core.registry import catalogue, find_system, system_module
+from lmlab.core.options import takes
+from lmlab.core.registry import catalogue, system_module
 from lmlab.core.switches import describe_switches, parse_switch_sets, parse_switches
+from lmlab.core.system_files import resolve_system
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.experiments.ablation_options import AblationPlanOptions
 from lmlab.training.config import TrainingConfig
-from lmlab.training.train import DEFAULT_SIZE
+from lmlab.training.setting_records import DEFAULT_SIZE
 from lmlab.training.training_plan import TrainingPlan, make_training_plan
 
 DisabledTerms = tuple[int, ...]
@@ -135,48 +139,43 @@ class Ablation:
         return dict(json.loads(json.dumps(record)))
 
 
-def plan_ablation(
-    system: str,
-    *,
-    data: str,
-    switches: str | Sequence[Sequence[int | str]] | None,
-    each: bool,
-    pairs: bool,
-    seeds: int,
-    epochs: int | None,
-    at: Sequence[int],
-    size: str | None,
-    settings: Mapping[str, Any],
-    tokenizer: str | None,
-    recipe: str | None,
-) -> AblationPlan:
+@takes(AblationPlanOptions)
+def plan_ablation(system: str | Path | ModuleType, options: AblationPlanOptions) -> AblationPlan:
     """Resolve and check everything before anything is trained."""
-    card = find_system(system)
+    card = resolve_system(system)
     if not card.switches:
         names = [other.name for other in catalogue().values() if other.switches]
         raise UserError(
             f"{card.name} declares no switches to turn off; those that do: {', '.join(names)}."
         )
-    if seeds < 1:
-        raise UserError(f"an ablation needs at least one seed, got {seeds}.")
-    check_limit("seeds", seeds, called="the number of seeds")
-    given = {key.strip().replace("-", "_"): value for key, value in settings.items()}
+    if options.seeds < 1:
+        raise UserError(f"an ablation needs at least one seed, got {options.seeds}.")
+    check_limit("seeds", options.seeds, called="the number of seeds")
+    given = {
+        key.strip().replace("-", "_"): value for key, value in (options.settings or {}).items()
+    }
     if "seed" in given:
         raise UserError("an ablation sets its seeds itself; give their number by --seeds.")
-    plan = make_training_plan(card, size or DEFAULT_SIZE, recipe, given, {"epochs": epochs}, 0)
+    plan = make_training_plan(
+        card, options.size or DEFAULT_SIZE, options.recipe, given, {"epochs": options.epochs}, 0
+    )
     given.pop("off", None)
     sets, notes = _ablated_sets(
-        card, plan, switches, each=each or (switches is None and not pairs), pairs=pairs
+        card,
+        plan,
+        options.switches,
+        each=options.each or (options.switches is None and not options.pairs),
+        pairs=options.pairs,
     )
     return AblationPlan(
         card=card,
         plan=plan,
-        data=data,
-        tokenizer=tokenizer,
+        data=str(options.data),
+        tokenizer=options.tokenizer,
         given=given,
         ablated_sets=sets,
-        seeds=seeds,
-        report_epochs=_report_epochs(at, plan.training),
+        seeds=options.seeds,
+        report_epochs=_report_epochs(options.at, plan.training),
         notes=notes,
     )
 
@@ -205,7 +204,8 @@ def _ablated_sets(
 
     Terms disabled in the settings are disabled in every set, the intact one too.
     """
-    base: DisabledTerms = tuple(plan.system_config.off)
+    config: Any = plan.system_config  # a system with switches has the setting `off`
+    base: DisabledTerms = tuple(config.off)
     if refusal := _build_error(card, plan, base):
         raise UserError(refusal)
     named = _parse_sets(card, switches)

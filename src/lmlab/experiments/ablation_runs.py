@@ -16,8 +16,8 @@ from lmlab.core.atomic_files import no_follow, telling_disk_errors, write_json
 from lmlab.core.child_processes import GRACE_SECONDS, start_child
 from lmlab.core.errors import UserError
 from lmlab.core.switches import describe_switches
+from lmlab.core.system_files import system_argument
 from lmlab.core.untrusted_input import parse_dataclass, read_json_object
-from lmlab.core.vocabulary import Vocabulary
 from lmlab.experiments.ablation import (
     RECORD_FORMAT,
     Ablation,
@@ -158,8 +158,7 @@ def _read_trial(task: TrialTask, run: RunFolder, failed: str) -> tuple[AblationT
             "an ablation compares held-out losses, and this corpus has neither a validation nor "
             "a test split; give a folder with a valid* or test* file."
         )
-    vocabulary = Vocabulary(**config["vocabulary"])
-    system = build_system(config["system"], config["system_config"], vocabulary, seed=0)
+    system = build_system(config.system, config.system_config, config.vocabulary, seed=0)
     trial = AblationTrial(
         disabled=task.disabled,
         seed=task.seed,
@@ -182,7 +181,7 @@ def _run_sequentially(
         _await_checkpoint(record, task)
         failed = ""
         try:
-            result = train(**_arguments(record, task), quiet=quiet)
+            result = train(record.plan.card.name, **_arguments(record, task), quiet=quiet)
         except UserError as error:
             failed = _failure(record, task, error)
         else:
@@ -201,7 +200,6 @@ def _await_checkpoint(record: AblationRecord, task: TrialTask) -> None:
 def _arguments(record: AblationRecord, task: TrialTask) -> dict[str, Any]:
     plan, out = record.plan, record.runs / task.folder
     return {
-        "system": plan.card.name,
         "data": plan.data,
         "out": out,
         "size": plan.plan.size,
@@ -265,7 +263,7 @@ def _start_training(
 ) -> subprocess.Popen[bytes]:
     """Start a training as a child process that ends with this one."""
     arguments = _arguments(record, task)
-    command = [sys.executable, "-m", "lmlab", "train", arguments["system"]]
+    command = [sys.executable, "-m", "lmlab", "train", system_argument(record.plan.card)]
     for name in ("data", "out", "size", "tokenizer", "recipe", "epochs", "seed"):
         if arguments[name] is not None:
             command += [f"--{name}", str(arguments[name])]

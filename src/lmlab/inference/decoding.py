@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmlab.core.distribution import Categorical, inverse_cdf
 from lmlab.core.errors import UserError
+from lmlab.core.protocols import Decoder, Step
+from lmlab.core.state import State
 
 TokenChoice = Callable[[Categorical, Tensor], Tensor]
 """From the next token's distribution (rows, V) and the row numbers (rows,) to the chosen ids
@@ -38,8 +39,8 @@ class GeneratedSequence:
 
 
 def decode(
-    system: Any,
-    state: Any,
+    system: Decoder,
+    state: State,
     choose: TokenChoice,
     max_lengths: Sequence[int],
     *,
@@ -116,9 +117,9 @@ def sample_tokens(log_probs: Tensor, *, generator: torch.Generator | None = None
     return inverse_cdf(log_probs, uniforms.to(log_probs.device))
 
 
-def next_distribution(system: Any, state: Any) -> Categorical:
+def next_distribution(system: Step, state: State) -> Categorical:
     """The next token's distribution; raises a UserError if it has NaNs."""
-    distribution: Categorical = system.peek(state)
+    distribution = system.peek(state)
     check_log_probs(distribution.log_probs)
     return distribution
 

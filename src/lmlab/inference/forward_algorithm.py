@@ -56,7 +56,8 @@ def forward_filter(
     )
     if not min_scale > MIN_SCALE:
         return forward_filter_clear(log_predicted, log_emitted, blocks, log_transition)
-    return predicted.clamp_min(torch.finfo(predicted.dtype).tiny).log()
+    log_probs: Tensor = predicted.clamp_min(torch.finfo(predicted.dtype).tiny).log()
+    return log_probs
 
 
 class _ScaledFilter(torch.autograd.Function):

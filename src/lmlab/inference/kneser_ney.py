@@ -259,4 +259,5 @@ def _unigrams(vocabulary: Vocabulary, counts: np.ndarray, discounts: np.ndarray)
     if total == 0:  # nothing is predicted anywhere
         return uniform
     discount = np.append(0.0, discounts)[np.minimum(counts, 3)]
-    return (counts - discount) / total + discount.sum() / total * uniform
+    smoothed: np.ndarray = (counts - discount) / total + discount.sum() / total * uniform
+    return smoothed

@@ -169,7 +169,8 @@ class FullPosterior:
 
     @property
     def std(self) -> Tensor:
-        return self.factor.norm(dim=-1)
+        std: Tensor = self.factor.norm(dim=-1)
+        return std
 
     def reparameterised_sample(self, uniforms: Tensor) -> Tensor:
         noise = standard_normal(uniforms).to(self.mean)
@@ -179,7 +180,8 @@ class FullPosterior:
         difference = (latents - self.mean)[..., None]
         standard = torch.linalg.solve_triangular(self.factor, difference, upper=False).squeeze(-1)
         diagonal = self.factor.diagonal(dim1=-2, dim2=-1)
-        return (-0.5 * standard**2 - diagonal.log() - HALF_LOG_TWO_PI).sum(-1)
+        log_probs: Tensor = (-0.5 * standard**2 - diagonal.log() - HALF_LOG_TWO_PI).sum(-1)
+        return log_probs
 
     def kl_divergence(self) -> Tensor:
         # Of q(z_i | z_<i), whose variance is C_ii² and whose mean varies by the rest of its row.
@@ -219,7 +221,8 @@ class BernoulliPosterior:
 def standard_normal(uniforms: Tensor) -> Tensor:
     """Φ⁻¹ of uniform numbers, computed in double precision, returned in the default one."""
     clamped = uniforms.double().clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)
-    return torch.special.ndtri(clamped).to(torch.get_default_dtype())
+    normal: Tensor = torch.special.ndtri(clamped)
+    return normal.to(torch.get_default_dtype())
 
 
 def _positive(numbers: Tensor) -> Tensor:

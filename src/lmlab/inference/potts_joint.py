@@ -139,7 +139,7 @@ class PottsJoint:
         ]
 
     def _enumerable(self, length: int) -> bool:
-        return self.scores.shape[-1] ** length <= MAX_ENUMERATED_FILLINGS
+        return bool(self.scores.shape[-1] ** length <= MAX_ENUMERATED_FILLINGS)
 
     @property
     def _all_enumerable(self) -> bool:

@@ -8,6 +8,7 @@ log-partition (Eisner 2016): so there are no backward passes to write.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 
-class Semiring:
+class Semiring(ABC):
     """Sums and products of elements: tensors of log-potentials, possibly with more.
 
     An element may have leading dimensions of its own; programs count dimensions from the end.
@@ -36,9 +37,9 @@ class Semiring:
         """The product, with broadcasting."""
         return first + second
 
+    @abstractmethod
     def sum(self, elements: Tensor, dim: int) -> Tensor:
         """The sum over one dimension, counted from the end."""
-        raise TypeError(f"{type(self).__name__} does not define sum")
 
 
 class LogSemiring(Semiring):

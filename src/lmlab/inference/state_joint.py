@@ -81,16 +81,18 @@ class StateJoint:
 
     def log_prob(self, tokens: Tensor) -> Tensor:
         """(B,) joint log-probability of tokens (B, n): two sums over the same links."""
-        joint, partition = self._sums(torch.stack([self._clamped(tokens), self.free_potentials]))
+        sums = self._sums(torch.stack([self._clamped(tokens), self.free_potentials]))
+        joint, partition = sums.unbind(0)
         return (joint - partition).masked_fill(self._impossible(tokens).any(1), -torch.inf)
 
     def prefix_log_probs(self, tokens: Tensor) -> Tensor:
         """(B, n) log-probability of each prefix of the tokens: n + 1 batched sums."""
         count = tokens.shape[1]
         known = torch.ones(count + 1, count, dtype=torch.bool, device=tokens.device).tril(-1)
-        partition, *prefixes = self._sums(
+        sums = self._sums(
             torch.where(known[:, None, :, None], self._clamped(tokens), self.free_potentials)
         )
+        partition, *prefixes = sums.unbind(0)
         impossible = self._impossible(tokens).cumsum(1) > 0
         return (torch.stack(prefixes, 1) - partition[:, None]).masked_fill(impossible, -torch.inf)
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
-from lmlab.core.system import Assembly, System
+from lmlab.core.system import System
 from lmlab.core.view import View
 from lmlab.inspection.inspected_models import (
     InspectedModel,
@@ -20,8 +21,6 @@ from lmlab.inspection.inspected_models import (
     TokenNames,
     collate_sentences,
 )
-from lmlab.objectives.objective_interfaces import MaskedLMObjective
-from lmlab.objectives.replaced_token_detection import ELECTRAObjective
 
 LAYER_NAME_PATTERN = re.compile(r"(?P<where>.*?) ?layer (?P<layer>\d+) (?P<what>.+)")
 """Names of per-layer captures: `decoder layer 3 source attention`."""
@@ -151,7 +150,7 @@ def record_activations(
 ) -> SentenceActivations | None:
     """Forward pass over one sentence with all captures; None if no layer has attention."""
     system = subject.system
-    if not isinstance(system, Assembly):
+    if not isinstance(system, ComposedSystem):
         return None
     with evaluation_mode(system):
         view = clean_view(system, collate_sentences(system, [sentence]).to(device_of(system)))
@@ -165,20 +164,17 @@ def record_activations(
 
 def clean_view(system: System, batch: Batch) -> View:
     """The unmasked view if the objective has one; else the objective's own view."""
-    assert isinstance(system, Assembly)
-    objective = system.objective
-    if isinstance(objective, ELECTRAObjective):
-        return objective.clean_view(batch)
+    assert isinstance(system, ComposedSystem)
     view = _view(system, batch, 0)
     if view.decoder is not None:
         # Of several random masks, the one that leaves the encoder the most tokens.
         views = [view, *(_view(system, batch, seed) for seed in range(1, SEEDS))]
         return max(views, key=lambda candidate: int(candidate.lengths[0]))
     # Two-stream models have no activations without targets.
-    if isinstance(objective, MaskedLMObjective) and view.query_attention_mask is None:
-        return objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
-    return view
+    if view.query_attention_mask is not None:
+        return view
+    return system.objective.clean_view(batch) or view
 
 
-def _view(system: Assembly, batch: Batch, seed: int) -> View:
+def _view(system: ComposedSystem, batch: Batch, seed: int) -> View:
     return system.objective.view(batch, generator=torch.Generator().manual_seed(seed))

@@ -268,6 +268,8 @@ def _norm_figures(activations: SentenceActivations) -> list[FigureSpec]:
     for stack, by_name in stacks.items():
         hidden_states = by_name.pop("hidden", None)
         outputs = [series_ for name, series_ in by_name.items() if name.endswith(" output")]
+        # Of a hybrid's layers the first may have another mixer, whose output is named before.
+        outputs.sort(key=lambda series_: series_.what == "feed-forward output")
         if hidden_states is not None and outputs:
             figures.append(_norms(activations, stack, hidden_states, outputs))
     return figures
@@ -280,9 +282,11 @@ def _norms(
     outputs: Sequence[LayerActivations],
 ) -> FigureSpec:
     rows, names = [], []
-    for index, layer in enumerate(hidden_states.layers):
-        for series in outputs:
-            rows.append(_norm(series, index) / np.maximum(_norm(hidden_states, index), 1e-9))
+    for layer in hidden_states.layers:
+        after = np.maximum(_norm(hidden_states, layer), 1e-9)
+        # Layers differ in a stack of attention and recurrence.
+        for series in (series for series in outputs if layer in series.layers):
+            rows.append(_norm(series, layer) / after)
             names.append(f"{layer} {series.what.removesuffix(' output')}")
     values = np.stack(rows)[:, :MAX_WORDS]
     words = activations.words(hidden_states, "time", len(rows[0]))[:MAX_WORDS]
@@ -308,7 +312,7 @@ def _norms(
     )
 
 
-def _norm(series: LayerActivations, index: int) -> Values:
-    """(T,) the norm of each position's vector."""
-    values = series.captures[index].values[0].double().norm(dim=-1)
+def _norm(series: LayerActivations, layer: int) -> Values:
+    """(T,) the norm of each position's vector in one layer."""
+    values = series.captures[series.layers.index(layer)].values[0].double().norm(dim=-1)
     return np.asarray(values.cpu().numpy(), dtype=np.float64)

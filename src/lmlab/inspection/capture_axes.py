@@ -127,13 +127,13 @@ class FigureData:
 
     def index(self, axis: int, entry: int) -> FigureData:
         """One entry of an axis; the axis is dropped."""
-        drop = lambda values: (*values[:axis], *values[axis + 1 :])  # noqa: E731
+        after = axis + 1
         return replace(
             self,
             values=np.take(self.values, entry, axis=axis),
-            axes=drop(self.axes),
-            names=drop(self.names),
-            labels=drop(self.labels),
+            axes=(*self.axes[:axis], *self.axes[after:]),
+            names=(*self.names[:axis], *self.names[after:]),
+            labels=(*self.labels[:axis], *self.labels[after:]),
         )
 
     def transposed(self, order: tuple[int, ...]) -> FigureData:

@@ -9,13 +9,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.parts import Backbone, Emission
 from lmlab.core.retrieval_protocols import Retrieve
-from lmlab.core.system import Assembly, System
-from lmlab.core.view import View
+from lmlab.core.system import System
 from lmlab.inspection.activations import captures_without_layers
 from lmlab.inspection.capture_axes import WORD_AXES, AxisLabels, state_names
 from lmlab.inspection.capture_figures import capture_figures
@@ -26,9 +26,6 @@ from lmlab.inspection.inspected_models import (
     collate_sentences,
     tokenize_sentence,
 )
-from lmlab.objectives.objective_interfaces import MaskedLMObjective
-from lmlab.objectives.permutation_lm import PermutationLM
-from lmlab.objectives.replaced_token_detection import ELECTRAObjective
 from lmlab.plotting.figure import FigureSpec, numbered_name
 from lmlab.training.run_folder import TrainedModel
 
@@ -128,28 +125,15 @@ def collect_text_captures(
     batch = collate_sentences(system, [sentence]).to(device_of(system))
     with evaluation_mode(system), torch.random.fork_rng():
         torch.manual_seed(0)
-        view = _unmasked_view(system, batch)
+        view = system.objective.clean_view(batch) if isinstance(system, ComposedSystem) else None
         if view is None:
             return system.capture_internals(batch)
-        assert isinstance(system, Assembly)
+        assert isinstance(system, ComposedSystem)
         return {
             **system.backbone.capture_internals(view),
             **system.emission.capture_internals(system.hidden(view)),
             **system.objective.capture_internals(system, batch),
         }
-
-
-def _unmasked_view(system: System, batch: Batch) -> View | None:
-    """The unmasked view without targets, as it is encoded; None if there is none."""
-    objective = getattr(system, "objective", None)
-    if isinstance(objective, ELECTRAObjective):
-        return objective.clean_view(batch)
-    if isinstance(objective, PermutationLM):
-        return objective.content_view(batch)
-    if isinstance(objective, MaskedLMObjective):
-        no_mask = torch.zeros_like(batch.tokens, dtype=torch.bool)
-        return objective.fill_view(batch, no_mask)
-    return None
 
 
 def collect_captures(

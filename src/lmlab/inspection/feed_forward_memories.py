@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmlab.backbones.transformer import TransformerStack
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
-from lmlab.core.system import Assembly
 from lmlab.inspection.activations import clean_view, stack_input_words, token_names
 from lmlab.inspection.head_importance import layer_stacks
 from lmlab.inspection.inspected_models import InspectedModel, TokenizedSentence, collate_sentences
 from lmlab.layers.feed_forward import FeedForward
-from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.layers.stack import Stack
 from lmlab.plotting.charts import TextTable, draw_text_table
 from lmlab.plotting.figure import FigureSpec, FigureTable, printable_name
 from lmlab.plotting.html import TableCell, number_cell
@@ -66,24 +65,26 @@ class NeuronMemory:
 
 
 @contextmanager
-def recorded_activations(stack: TransformerStack) -> Iterator[dict[int, list[Tensor]]]:
+def recorded_activations(stack: Stack) -> Iterator[dict[int, list[Tensor]]]:
     """Context manager recording each layer's activations: (1, T, units) per call of one text.
 
     Shared prefixes of several texts are recorded once.
     """
     recorded: dict[int, list[Tensor]] = {}
-    modules = [block.feed_forward for block in stack.blocks if isinstance(block, TransformerBlock)]
-    calls = [0] * len(modules)
+    count = len(stack.blocks)
+    calls = [0] * count
 
     def record(index: int, module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         # A block shared between layers (ALBERT) is called once for each of them.
-        layer = index + 1 + len(modules) * (calls[index] % stack.times)
+        layer = index + 1 + count * (calls[index] % stack.times)
         calls[index] += 1
         assert isinstance(module, FeedForward)
         recorded.setdefault(layer, []).append(module.units(inputs[0]).detach())
 
     hooks = [
-        module.register_forward_hook(partial(record, index)) for index, module in enumerate(modules)
+        block.feed_forward.register_forward_hook(partial(record, index))
+        for index, block in enumerate(stack.all_blocks()[:count])
+        if block.feed_forward is not None
     ]
     try:
         yield recorded
@@ -97,7 +98,7 @@ def find_feed_forward_memories(
 ) -> list[NeuronMemory]:
     """The most selective neurons of each layer. Cost: a forward pass per text."""
     system = subject.system
-    assert isinstance(system, Assembly)
+    assert isinstance(system, ComposedSystem)
     memories = []
     for name, stack in layer_stacks(system).items():
         words: list[tuple[str, ...]] = []
@@ -162,7 +163,7 @@ def _trigger(
 
 def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
     """The most selective neurons with their triggers; none without feed-forward layers."""
-    if not isinstance(subject.system, Assembly) or not layer_stacks(subject.system):
+    if not isinstance(subject.system, ComposedSystem) or not layer_stacks(subject.system):
         return []
     try:
         units = find_feed_forward_memories(

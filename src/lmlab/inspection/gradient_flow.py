@@ -14,7 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.protocols import LogProb, require
-from lmlab.core.system import System
+from lmlab.core.system import System, TrainableSystem
 
 MAX_DISTANCE = 50
 """Default maximum distance."""
@@ -122,6 +122,7 @@ def measure_parameter_gradients(
     A tensor that the loss does not depend on has norm 0. Weights and `.grad` are unchanged.
     """
     tensors = {name: p for name, p in system.named_parameters() if p.requires_grad}
+    assert isinstance(system, TrainableSystem)
     device = device_of(system)
     generator = torch.Generator(device=device).manual_seed(seed)
     sums = {name: torch.zeros_like(p) for name, p in tensors.items()}

@@ -1,26 +1,25 @@
 """Head importance by ablation (Michel et al. 2019): the loss without a head or a layer.
 
 A head's output is set to zero, or a layer is skipped; its importance is the rise in nats per token.
-Ablated alone, two redundant heads each cost little.
+Ablated alone, two redundant heads each cost little. A layer without a residual connection (of a
+stacked RNN) is not skipped: the next one would get a vector of another kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 
-from lmlab.backbones.transformer import TransformerStack
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
-from lmlab.core.system import System
+from lmlab.core.system import System, TrainableSystem
 from lmlab.inspection.inspected_models import InspectedModel, batches_by_length
-from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.layers.stack import Stack
 from lmlab.plotting.charts import (
     BarChart,
     HeatMap,
@@ -48,37 +47,26 @@ class HeadImportance:
     loss: float
     """Loss of the intact model, in its unit."""
     layers: Values
-    """(layers,) loss increase without a layer; nan for one that is disabled anyway."""
+    """(layers,) loss increase without a layer; nan for one that is disabled or can't be skipped."""
     heads: Values
-    """(layers, heads) loss increase without a head."""
+    """(layers, heads) loss increase without a head; nan where a layer has no such head."""
 
 
-def layer_stacks(system: System) -> dict[str, TransformerStack]:
-    """The layer stacks of the network by name, without those of auxiliary networks."""
+def layer_stacks(system: System) -> dict[str, Stack]:
+    """The layer stacks of the network by name, without those of auxiliary networks.
+
+    Only stacks with a part that can be ablated: a head, or a layer with a residual connection.
+    """
     backbone = getattr(system, "backbone", None)
     if not isinstance(backbone, torch.nn.Module):
         return {}
     stacks = [
         (path, module)
         for path, module in backbone.named_modules()
-        if isinstance(module, TransformerStack)
+        if isinstance(module, Stack) and _parts(module)
     ]
     single = len(stacks) == 1
     return {"" if single else path.split(".")[0]: module for path, module in stacks}
-
-
-@contextmanager
-def disabled_parts(
-    stack: TransformerStack, *, layers: Sequence[int] = (), heads: Sequence[tuple[int, int]] = ()
-) -> Iterator[None]:
-    """Context manager that disables layers, and heads as (layer, head); restores them on exit."""
-    before = stack.disabled_layers, stack.disabled_heads
-    try:
-        stack.disabled_layers = before[0] | set(layers)
-        stack.disabled_heads = before[1] | set(heads)
-        yield
-    finally:
-        stack.disabled_layers, stack.disabled_heads = before
 
 
 def measure_head_importance(
@@ -97,6 +85,7 @@ def measure_head_importance(
 
 def mean_loss(system: System, batches: Sequence[Batch], *, seed: int) -> float:
     """Mean loss in the system's unit, with a fixed seed."""
+    assert isinstance(system, TrainableSystem)
     total = count = 0.0
     with evaluation_mode(system):
         for index, batch in enumerate(batches):
@@ -107,24 +96,18 @@ def mean_loss(system: System, batches: Sequence[Batch], *, seed: int) -> float:
 
 
 def _stack_importance(
-    system: System,
-    name: str,
-    stack: TransformerStack,
-    batches: Sequence[Batch],
-    intact_loss: float,
-    seed: int,
+    system: System, name: str, stack: Stack, batches: Sequence[Batch], intact_loss: float, seed: int
 ) -> HeadImportance:
-    blocks = _blocks(stack)
-    max_heads = max(block.attention.heads for block in blocks)
+    blocks = stack.all_blocks()
+    max_heads = max(block.mixer.heads for block in blocks)
     layers = np.full(len(blocks), np.nan)
     heads = np.full((len(blocks), max_heads), np.nan)
-    for layer, block in enumerate(blocks, 1):
-        if layer in stack.disabled_layers:
-            continue
-        with disabled_parts(stack, layers=[layer]):
-            layers[layer - 1] = mean_loss(system, batches, seed=seed) - intact_loss
-        for head in range(1, block.attention.heads + 1):
-            with disabled_parts(stack, heads=[(layer, head)]):
+    for layer, block in stack.layers():
+        if block.mixer_connection.has_residual:
+            with stack.disabled(layers=[layer]):
+                layers[layer - 1] = mean_loss(system, batches, seed=seed) - intact_loss
+        for head in range(1, block.mixer.heads + 1):
+            with stack.disabled(heads=[(layer, head)]):
                 heads[layer - 1, head - 1] = mean_loss(system, batches, seed=seed) - intact_loss
     return HeadImportance(name=name, loss=intact_loss, layers=layers, heads=heads)
 
@@ -146,15 +129,19 @@ def head_importance_figures(subject: InspectedModel) -> list[FigureSpec]:
     unit = subject.system.loss_unit
     loss = importances[0].loss
     note = f"over {len(texts)} texts; the loss of the intact model is {loss:.3f} {unit}."
-    return [_heads_figure(importances, note, unit), _layers_figure(importances, note, unit)]
+    figures = []
+    if any(np.isfinite(stack.heads).any() for stack in importances):
+        figures.append(_heads_figure(importances, note, unit))
+    if any(np.isfinite(stack.layers).any() for stack in importances):
+        figures.append(_layers_figure(importances, note, unit))
+    return figures
 
 
-def _blocks(stack: TransformerStack) -> list[TransformerBlock]:
-    return [block for block in stack.blocks if isinstance(block, TransformerBlock)] * stack.times
-
-
-def _parts(stack: TransformerStack) -> int:
-    return sum(1 + block.attention.heads for block in _blocks(stack))
+def _parts(stack: Stack) -> int:
+    """Number of heads and layers of a stack that can be ablated."""
+    return sum(
+        block.mixer_connection.has_residual + block.mixer.heads for block in stack.all_blocks()
+    )
 
 
 def _names(stacks: Sequence[HeadImportance]) -> list[str]:

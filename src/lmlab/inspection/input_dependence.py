@@ -9,8 +9,8 @@ from html import escape
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.batch import Batch
-from lmlab.core.system import Assembly
 from lmlab.core.view import View
 
 CELL = 26
@@ -45,7 +45,7 @@ class InputDependence:
 
 @torch.no_grad()
 def measure_input_dependence(
-    system: Assembly,
+    system: ComposedSystem,
     tokens: Sequence[int],
     names: Sequence[str],
     *,
@@ -79,13 +79,13 @@ def measure_input_dependence(
     )
 
 
-def _outcomes(system: Assembly, names: Sequence[str]) -> Sequence[str]:
+def _outcomes(system: ComposedSystem, names: Sequence[str]) -> Sequence[str]:
     """Names of the targets: tokens, unless the emission has its own outcomes."""
     outcomes: Sequence[str] = getattr(system.emission, "outcomes", ())
     return outcomes or names
 
 
-def _replacements(system: Assembly) -> list[int]:
+def _replacements(system: ComposedSystem) -> list[int]:
     vocabulary = system.vocabulary
     return [token for token in range(vocabulary.size) if token not in vocabulary.unpredictable]
 

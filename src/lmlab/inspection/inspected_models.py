@@ -186,13 +186,12 @@ def _setup_tokenizer(model: TrainedModel) -> str:
 
 def training_corpus(model: TrainedModel) -> Corpus | None:
     """The training corpus, if it still exists unchanged."""
-    trained_on = model.config["corpus"]
-    if not trained_on["spec"]:
+    trained_on = model.config.corpus
+    if not trained_on.spec:
         return None
-    errors = trained_on.get("errors", "strict")
     try:
-        corpus = open_corpus(trained_on["spec"], errors=errors, seed=trained_on["seed"])
-        return corpus if corpus.fingerprint() == trained_on["fingerprint"] else None
+        corpus = open_corpus(trained_on.spec, errors=trained_on.decode_errors, seed=trained_on.seed)
+        return corpus if corpus.fingerprint() == trained_on.fingerprint else None
     except UserError:
         return None
 

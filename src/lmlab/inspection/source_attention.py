@@ -16,7 +16,7 @@ from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.locks import FolderLock
-from lmlab.inspection.inspected_models import encode_with_special_tokens
+from lmlab.data.corpus_encoding import encode_with_special_tokens
 from lmlab.plotting.charts import HeatMap, HeatMapAxis, Values, draw_heat_maps, heat_maps_size
 from lmlab.plotting.figure import FigureSpec, render_figure, standalone_svg
 from lmlab.sampling.translation import Translation

@@ -10,12 +10,12 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import LogProb
 from lmlab.core.score import ScoreKind
-from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET
 from lmlab.inspection.activations import token_names
 from lmlab.inspection.capture_axes import MAX_POSITIONS
@@ -173,7 +173,7 @@ def draw_surprisal(
 def input_dependence_figures(subject: InspectedModel) -> list[FigureSpec]:
     """Input dependence of the first sentence; none for a system without an objective."""
     system, sentence = subject.system, subject.sentences[0]
-    if not isinstance(system, Assembly):
+    if not isinstance(system, ComposedSystem):
         return []
     ids = sentence.ids[:MAX_DEPENDENCE_POSITIONS]
     with evaluation_mode(system):
@@ -203,7 +203,7 @@ def input_dependence_figures(subject: InspectedModel) -> list[FigureSpec]:
     ]
 
 
-def _first_seed_with_target(system: Assembly, ids: Sequence[int]) -> int | None:
+def _first_seed_with_target(system: ComposedSystem, ids: Sequence[int]) -> int | None:
     """The first seed with a target among the tokens; None if targets are elsewhere."""
     batch = Batch.collate([ids], pad=system.vocabulary.pad)
     for seed in range(TRIED_SEEDS):
@@ -222,7 +222,7 @@ def _names(subject: InspectedModel) -> list[str]:
     return [names.name(id) for id in range(size)]
 
 
-def _replacements(system: Assembly) -> list[int]:
+def _replacements(system: ComposedSystem) -> list[int]:
     """A few replacement tokens, spread over the vocabulary."""
     vocabulary = system.vocabulary
     predictable = [id for id in range(vocabulary.size) if id not in vocabulary.unpredictable]

@@ -18,7 +18,7 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, NoReturn
@@ -36,9 +36,12 @@ from lmlab.data.tokenizer_training import word_level_tokenizer
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.emissions.ngram_table import NgramTable
 from lmlab.inference.backoff import MOST_ORDER, BackoffTables, KeyIndex
+from lmlab.models.causal_lm import NgramModel
 from lmlab.training.config import TrainingConfig
 from lmlab.training.distributed import lock_output
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
+from lmlab.training.run_records import unknown_corpus
 from lmlab.training.system_building import build_system
 
 
@@ -50,14 +53,13 @@ def ngram_systems() -> list[str]:
 def export_arpa(run: Path | str, path: Path | str) -> None:
     """Export an n-gram run as an ARPA file; .gz compresses it."""
     model = load_run(run)
-    emission = getattr(model.system, "emission", None)
-    if not isinstance(emission, NgramTable):
+    if not isinstance(model.system, NgramModel):
         raise UserError(
             f"an ARPA file holds n-gram tables, but {run} is a run of {model.card.name}; systems "
             f"that have them: {', '.join(ngram_systems())}."
         )
     tokens = [model.tokenizer.token(i) for i in range(model.tokenizer.vocabulary.size)]
-    write_arpa(path, emission.tables, tokens)
+    write_arpa(path, model.system.emission.tables, tokens)
 
 
 def import_arpa(path: Path | str, out: Path | str) -> TrainedModel:
@@ -79,18 +81,16 @@ def _write_run(path: Path | str, run: RunFolder) -> None:
     assert isinstance(emission, NgramTable)
     emission.set_tables(tables)
     run.write_description(
-        {
-            "system": name,
-            "size": "small",
-            "recipe": None,
-            "seed": 0,
-            "system_config": settings,
-            "vocabulary": asdict(tables.vocabulary),
-            "tokenizer": tokenizer.kind,
-            "layout": asdict(Layout()),
-            "corpus": {"name": Path(path).name, "spec": "", "fingerprint": "", "seed": 0},
-            "training": asdict(TrainingConfig()),
-        },
+        RunConfig(
+            system=name,
+            size="small",
+            system_config=settings,
+            vocabulary=tables.vocabulary,
+            tokenizer=tokenizer.kind,
+            layout=Layout(),
+            corpus=unknown_corpus(Path(path).name),
+            training=TrainingConfig(),
+        ),
         tokenizer,
         weights=system,
     )

@@ -165,7 +165,7 @@ class LmlabLM(LM):
         for group in group_by_length([len(rows[i][0]) for i in open_], 8192):
             chosen = [open_[index] for index in group]
             for i, answer in zip(
-                chosen, self._greedy_matches([rows[p] for p in chosen]), strict=True
+                chosen, self._greedy_matches(system, [rows[p] for p in chosen]), strict=True
             ):
                 is_greedy[i] = answer
         return is_greedy
@@ -180,9 +180,8 @@ class LmlabLM(LM):
         max_length = self.model.system.window or len(ids)
         return ids[-max_length:], max(0, before - max(0, len(ids) - max_length))
 
-    def _greedy_matches(self, rows: Sequence[tuple[list[int], int]]) -> list[bool]:
+    def _greedy_matches(self, system: Step, rows: Sequence[tuple[list[int], int]]) -> list[bool]:
         """Step through rows as a batch; whether each continuation is the argmax throughout."""
-        system: Any = self.model.system
         is_greedy, device = [True] * len(rows), device_of(system)
         with evaluation_mode(system):
             state = system.start(len(rows))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,15 @@ from lmlab.interop.tokenizer_adapter import AnyTokenizer, SpecialToken, adapt_to
 from lmlab.models.wrapped import (
     ModuleBackbone,
     WrappedCausalLM,
+    WrappedLookAheadLM,
     WrappedMaskedLM,
     WrappedModel,
     extract_logits,
 )
+from lmlab.training.config import TrainingConfig
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import TrainedModel
+from lmlab.training.run_records import WrapperRecord, unknown_corpus
 
 PROBE_TOKENS = 8
 """Maximum number of tokens in a probe."""
@@ -38,18 +42,23 @@ false alarm rejects a model; and with and without padding, where it costs only t
 
 
 def check_module(
-    backbone: ModuleBackbone, vocabulary: Vocabulary, *, kind: str, max_length: int | None
-) -> int:
-    """Check shapes, finiteness and causality of a module; returns its number of output ids.
+    backbone: ModuleBackbone,
+    vocabulary: Vocabulary,
+    *,
+    kind: str,
+    max_length: int | None,
+    allow_leaks: bool = False,
+) -> tuple[int, bool]:
+    """Check shapes, finiteness and causality of a module, which may see ahead with `allow_leaks`.
 
-    Sets `backbone.supports_padding`, measured: whether right padding leaves scores unchanged.
+    Returns its number of output ids, and whether right padding leaves scores unchanged.
     """
     with evaluation_mode(backbone):
         tokens = _probe_tokens(backbone, vocabulary, max_length)
         size = _check_scores(backbone, tokens)
-        _check_attention(backbone, tokens, vocabulary, kind)
-        backbone.supports_padding = _padding_is_exact(backbone, tokens)
-    return size
+        if not allow_leaks:
+            _check_attention(backbone, tokens, vocabulary, kind)
+        return size, _padding_is_exact(backbone, tokens)
 
 
 def _probe_tokens(backbone: ModuleBackbone, vocabulary: Vocabulary, limit: int | None) -> Tensor:
@@ -115,8 +124,8 @@ def _check_attention(
         position = int(right_effect[:-1].nonzero()[0])
         raise UserError(
             f"the module is not causal: changing the token at position {tokens.shape[1]} changes "
-            f"the scores at position {position + 1}, which must not attend to it; wrap it with "
-            "kind='masked', or fix its attention mask."
+            f"the scores at position {position + 1}, which must not attend to it; fix its "
+            "attention mask, wrap it with kind='masked', or with allow_leaks=True to examine it."
         )
     if kind == "masked" and not bool(right_effect[:-1].any()):
         left_effect = _changed_positions(backbone, tokens, changed=0)
@@ -166,17 +175,11 @@ def _tolerance(scores: Tensor, share: float) -> float:
     return max(share, 8 * torch.finfo(scores.dtype).eps) * float(greatest)
 
 
-WRAPPER_KINDS: dict[
-    str, tuple[Callable[[ModuleBackbone, Vocabulary], WrappedModel], ScoreKind, tuple[str, ...]]
-] = {
-    "causal": (WrappedCausalLM, "exact", ("LogProb", "Step")),
-    "masked": (WrappedMaskedLM, "pseudo", ("LogProb", "Fill", "Logits")),
+WRAPPER_KINDS: dict[str, tuple[str, ...]] = {
+    "causal": ("LogProb", "Step"),
+    "masked": ("LogProb", "Fill", "Logits"),
 }
-"""Kinds of modules: system, score kind and protocols of each."""
-NO_TRAINING_HISTORY = (
-    "{name} was not trained here, so the doctor has no training curve to examine; score, "
-    "compare and inspect it instead."
-)
+"""Kinds of modules, and the protocols of each."""
 
 
 def wrap_module(
@@ -187,6 +190,7 @@ def wrap_module(
     name: str | None = None,
     window: int | None = None,
     count_end: bool = True,
+    allow_leaks: bool = False,
     symbols: Mapping[str, SpecialToken] | None = None,
     roles: Mapping[str, str] | None = None,
     path: Path | None = None,
@@ -202,11 +206,16 @@ def wrap_module(
             f"a model to wrap must be a torch module, got {type(module).__name__}; give the "
             "nn.Module whose forward maps ids to logits."
         )
+    if allow_leaks and kind != "causal":
+        raise UserError(
+            f"allow_leaks=True applies to kind='causal', got kind={kind!r}, whose predictions see "
+            "both sides anyway; remove it."
+        )
     if window is not None and window < 2:
         raise UserError(f"window must be at least 2 tokens, got {window}.")
     adapted = adapt_tokenizer(tokenizer, kind=kind, special_tokens=symbols or {}, roles=roles)
     _check_special_tokens(adapted.vocabulary, kind)
-    system, notes = _system(module, adapted, kind, window)
+    system, notes = _system(module, adapted, kind, window, allow_leaks)
     if notes and path is None:
         warnings.warn(" ".join(notes), LmlabWarning, stacklevel=3)
     layout = Layout(end=count_end and adapted.vocabulary.end is not None)
@@ -216,7 +225,7 @@ def wrap_module(
         tokenizer=adapted,  # type: ignore[arg-type]  # it does all that is asked of one
         layout=layout,
         config=_config(system, adapted, layout, kind, model_name, notes),
-        card=_card(module, kind, model_name),
+        card=_card(module, kind, model_name, system.objective.kind),
         path=path or Path(model_name),
         stored=False,
     )
@@ -236,25 +245,27 @@ def _check_special_tokens(vocabulary: Vocabulary, kind: str) -> None:
 
 
 def _system(
-    module: nn.Module, tokenizer: AnyTokenizer, kind: str, window: int | None
+    module: nn.Module, tokenizer: AnyTokenizer, kind: str, window: int | None, allow_leaks: bool
 ) -> tuple[WrappedModel, list[str]]:
     """The module as a checked system, with notes on irregularities."""
     vocabulary, count = tokenizer.vocabulary, token_count(tokenizer)
     filler = vocabulary.pad if vocabulary.pad < count else 0
-    backbone = ModuleBackbone(module, count=count, padding_id=filler)
+    make_backbone = partial(ModuleBackbone, module, count=count, padding_id=filler)
     max_length = max_input_length(module) if window is None else window
-    size = check_module(backbone, vocabulary, kind=kind, max_length=max_length)
+    size, pads = check_module(
+        make_backbone(), vocabulary, kind=kind, max_length=max_length, allow_leaks=allow_leaks
+    )
     notes = []
     if size > count:
         notes.append(
             f"The module outputs scores for {size} ids and the tokenizer has {count} tokens; the "
             f"last {size - count} are treated as unused."
         )
-    system = WRAPPER_KINDS[kind][0](backbone, vocabulary)
-    if max_length is not None:
-        # The last token of a text is predicted but never an input, except in masked LMs.
-        system.window = max_length - (1 if kind == "masked" else 0)
-    return system, notes
+    backbone = make_backbone(supports_padding=pads, max_positions=max_length)
+    if kind == "masked":
+        return WrappedMaskedLM(backbone, vocabulary), notes
+    make = WrappedLookAheadLM if allow_leaks else WrappedCausalLM
+    return make(backbone, vocabulary), notes
 
 
 def max_input_length(module: nn.Module) -> int | None:
@@ -273,14 +284,13 @@ def max_input_length(module: nn.Module) -> int | None:
     )
 
 
-def _card(module: nn.Module, kind: str, name: str) -> Card:
-    _, score, protocols = WRAPPER_KINDS[kind]
+def _card(module: nn.Module, kind: str, name: str, score: ScoreKind) -> Card:
     return Card(
         family="wrapped",
         kind=score,
         paper="",
         source="",
-        protocols=protocols,
+        protocols=WRAPPER_KINDS[kind],
         objectives=("masked",) if kind == "masked" else ("next-token",),
         name=name,
         summary=f"{type(module).__name__}: an external {kind} module.",
@@ -294,25 +304,22 @@ def _config(
     kind: str,
     name: str,
     notes: list[str],
-) -> dict[str, Any]:
-    """The config.json of a corresponding run, as far as known."""
-    return {
-        "system": name,
-        "size": "base",
-        "recipe": None,
-        "seed": 0,
-        "system_config": {},
-        "vocabulary": asdict(tokenizer.vocabulary),
-        "tokenizer": tokenizer.kind,
-        "tokenizer_fingerprint": tokenizer.fingerprint(),
-        "layout": asdict(layout),
-        # No fingerprint: the training data is unknown.
-        "corpus": {"name": "", "spec": "", "fingerprint": "", "seed": 0},
-        "training": {},
-        "wrapped": {
-            "module": type(system.backbone.module).__qualname__,
-            "kind": kind,
-            "pads": system.backbone.supports_padding,
-            "notes": notes,
-        },
-    }
+) -> RunConfig:
+    """The config of a corresponding run, as far as known."""
+    return RunConfig(
+        system=name,
+        size="base",
+        system_config={},
+        vocabulary=tokenizer.vocabulary,
+        tokenizer=tokenizer.kind,
+        tokenizer_fingerprint=tokenizer.fingerprint(),
+        layout=layout,
+        corpus=unknown_corpus(),
+        training=TrainingConfig(),
+        wrapped=WrapperRecord(
+            module=type(system.backbone.module).__qualname__,
+            kind=kind,
+            pads=system.backbone.supports_padding,
+            notes=tuple(notes),
+        ),
+    )

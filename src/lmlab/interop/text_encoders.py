@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -67,12 +66,12 @@ class RunEncoder:
     """
 
     def __init__(self, model: TrainedModel) -> None:
-        system: Any = model.system
-        require(system, Encode, "encoding documents")
+        system = model.system
+        encoder = require(system, Encode, "encoding documents")
         self._model = model
-        self._documents: Callable[[Batch], Tensor] = system.encode
-        self._queries: Callable[[Batch], Tensor] = (
-            system.encode_queries if isinstance(system, EncodeQueries) else system.encode
+        self._documents = encoder.encode
+        self._queries = (
+            system.encode_queries if isinstance(system, EncodeQueries) else encoder.encode
         )
         self.window = None if system.window is None else system.window + 1
         self.truncated = 0
@@ -145,7 +144,7 @@ class CheckpointEncoder:
 def model_fingerprint(model: TrainedModel) -> str:
     """Hash of a model's settings, weights and tokenizer in memory, as some have no files."""
     digest = hashlib.blake2b(digest_size=16)
-    settings = model.config.get("system_config", {})
+    settings = model.config.system_config
     for part in (model.card.name, repr(settings), model.effective_source_tokenizer.fingerprint()):
         digest.update(f"{part}\n".encode())
     for name, value in sorted(model.system.state_dict().items()):

@@ -4,7 +4,7 @@ Peters et al. 2019, in seven steps:
 
     1  H^proj = H W₁ + b₁                                             project to entity width E
     2  s_m = Σ_t a_t h_t^proj over the positions of mention m         self-attentive pooling
-    3  S^e = TransformerBlock(S)                                      over the mentions of a row
+    3  S^e = Block(S)                                                 over the mentions of a row
     4  ψ_mk = MLP(p_mk, s_m^e · e_mk);  ψ̃ = softmax over ψ ≥ δ;  ẽ_m = Σ_k ψ̃_mk e_mk
        ẽ_m = e_NULL where no candidate reaches δ
     5  s'_m = s_m^e + ẽ_m
@@ -28,9 +28,9 @@ from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans
 from lmlab.core.view import View
 from lmlab.knowledge.entity_embeddings import EntityEmbeddings
 from lmlab.layers.attention import MultiHeadAttention
-from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.block import Block, PostNorm, PreNorm
 from lmlab.layers.feed_forward import FeedForward
-from lmlab.layers.transformer_block import PostNorm, PreNorm, TransformerBlock
+from lmlab.layers.sequence_mixer import LayerContext
 from lmlab.layers.weight_init import init_transformer_weights
 
 
@@ -96,21 +96,21 @@ class EntityLinker(nn.Module):
         self.entities = entities
         self.threshold = threshold
         self.pooling = SpanPooling(width)
-        self.block = TransformerBlock(
+        self.block = Block(
             MultiHeadAttention(width, heads),
-            FeedForward(width, 4 * width),
             PostNorm(nn.LayerNorm(width)),
+            FeedForward(width, 4 * width),
             PostNorm(nn.LayerNorm(width)),
         )
         self.scores = CandidateScorer()
 
     def mention_vectors(self, values: Tensor, spans: MentionSpans) -> Tensor:
         """(M, E) steps 2 and 3, from projected hidden states (B, T, E)."""
-        pooled = self.pooling(values, spans.rows, spans.first, spans.last)
+        pooled: Tensor = self.pooling(values, spans.rows, spans.first, spans.last)
         if not len(spans):
             return pooled
         packing = PackedMentions.of(spans.rows, len(values))
-        attended = self.block(packing.pack(pooled), packing.scope())
+        attended = self.block(packing.pack(pooled), packing.context())
         return packing.unpack(attended)
 
     def score(self, mentions: Tensor, spans: MentionSpans) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,7 +162,7 @@ class KnowledgeAttention(HiddenMemory):
         self.null = nn.Parameter(torch.randn(entity_width) / entity_width**0.5)
         self.attention = MultiHeadAttention(entity_width, heads)
         self.feed_forward = FeedForward(entity_width, 4 * entity_width)
-        self.feed_forward_residual = PreNorm(nn.LayerNorm(entity_width), dropout)
+        self.feed_forward_connection = PreNorm(nn.LayerNorm(entity_width), dropout)
         self.back = nn.Linear(entity_width, width)
         init_transformer_weights(self, entity_width, layers=OUTPUT_INIT_FACTOR)
         nn.init.orthogonal_(self.project.weight)
@@ -198,9 +198,10 @@ class KnowledgeAttention(HiddenMemory):
         source = packing.pack(mentions)
         null = self.null.expand(len(source), 1, -1)
         source = torch.cat([null, source[:, 1:]], 1)
-        words = self.attention(projected, packing.scope(projected.shape[1]), source=source)
-        residual = self.feed_forward_residual
-        return residual.sublayer_output(words, self.feed_forward(residual.sublayer_input(words)))
+        words = self.attention(projected, packing.context(projected.shape[1]), source=source)
+        connection = self.feed_forward_connection
+        output = self.feed_forward(connection.sublayer_input(words))
+        return connection.sublayer_output(words, output)
 
 
 def best_candidates(weights: Tensor, spans: MentionSpans) -> Tensor:
@@ -239,10 +240,10 @@ class PackedMentions:
     def unpack(self, packed: Tensor) -> Tensor:
         return packed[self.rows, self.slots]
 
-    def scope(self, words: int | None = None) -> AttentionContext:
+    def context(self, words: int | None = None) -> LayerContext:
         """Attention from all slots of a row, or from so many `words`, to its used slots."""
         slots = torch.arange(self.size, device=self.rows.device)[None]
         query_positions = slots if words is None else slots.new_zeros(1, words)
         # A row without mentions attends to its first slot, as an empty softmax is nan.
         mask = (slots < self.counts.clamp(min=1)[:, None])[:, None, None]
-        return AttentionContext(mask=mask, query_positions=query_positions, key_positions=slots)
+        return LayerContext(mask=mask, query_positions=query_positions, key_positions=slots)

@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.layers.attention_context import AttentionContext
+from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask, NoContextMask
+from lmlab.core.state import State
 from lmlab.layers.kv_cache import CrossAttentionCache, KVCache
-from lmlab.layers.relative_positions import RelativePositionEncoding
+from lmlab.layers.relative_positions import RelativePositionEncoding, RelativeValueEncoding
+from lmlab.layers.sequence_mixer import CausalMixer, LayerContext
 
 PLAIN_PRODUCT_ROWS = 32
 """Batch size from which a single query per row is faster by plain products than fused."""
@@ -62,12 +64,15 @@ class CosineScores(DotProductScores):
         return F.normalize(vectors, dim=-1)
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(CausalMixer):
     """Multi-head attention: each of H heads outputs Σ_j softmax_j(score(q_i, k_j)) v_j.
 
     q, k and v are linear maps of `values` (B, Tq, W); k and v of `source` (B, Tk, W) if given: an
     encoder's output, the content stream. `positions` acts on the scores. Cost O(Tq · Tk · W).
     """
+
+    supported_masks = (CausalMask, FullMask, NoContextMask, ExplicitMask)
+    has_bounded_state = False
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self,
         values: Tensor,
-        scope: AttentionContext,
+        context: LayerContext,
         *,
         source: Tensor | None = None,
         projected: Tensor | None = None,
@@ -105,34 +110,38 @@ class MultiHeadAttention(nn.Module):
         """
         if source is None:
             projected = self.qkv_projection(values) if projected is None else projected
-            if scope.shared_prefixes is not None:
-                projected = scope.shared_prefixes.expand(projected)
+            if context.shared_prefixes is not None:
+                projected = context.shared_prefixes.expand(projected)
             queries, keys, value_vectors = self._split(projected, 3)
-            keys = self._with_key_positions(keys, scope.key_positions)
-        elif self._has_few_queries(values, source, scope):
-            return self._attend_from_few(values, source, scope)
+            keys = self._with_key_positions(keys, context.key_positions)
+        elif self._has_few_queries(values, source, context):
+            return self._attend_from_few(values, source, context)
         else:
             queries = self.queries(values)
-            keys, value_vectors = self.keys_values(source, scope.key_positions)
-        return self._attend(queries, keys, value_vectors, scope)
+            keys, value_vectors = self.keys_values(source, context.key_positions)
+        return self._attend(queries, keys, value_vectors, context)
 
-    def step(
-        self, values: Tensor, scope: AttentionContext, cache: KVCache, new_positions: Tensor
-    ) -> tuple[Tensor, KVCache]:
+    def initial_state(self, rows: int, like: Tensor) -> KVCache:
+        return KVCache.empty(rows, self.heads, self.head_width, like)
+
+    def step(self, values: Tensor, context: LayerContext, state: State) -> tuple[Tensor, KVCache]:
         """Incremental self-attention of new positions, (B, new, W), and the extended KV cache."""
+        assert isinstance(state, KVCache)
         queries, keys, value_vectors = self._split(self.qkv_projection(values), 3)
-        extended = cache.append(self._with_key_positions(keys, new_positions), value_vectors)
+        positioned = self._with_key_positions(keys, context.query_positions)
+        extended = state.append(positioned, value_vectors)
         single_query = queries.shape[2] == 1 and len(queries) >= PLAIN_PRODUCT_ROWS
         return self._attend(
-            queries, extended.keys, extended.values, scope, fused=not single_query
+            queries, extended.keys, extended.values, context, fused=not single_query
         ), extended
 
-    def attend_to_cache(self, values: Tensor, scope: AttentionContext, cache: KVCache) -> Tensor:
-        """(B, new, W) attention to the cached positions, without extending the cache."""
-        return self._attend(self.queries(values), cache.keys, cache.values, scope)
+    def attend_to_cache(self, values: Tensor, context: LayerContext, cache: State) -> Tensor:
+        """(B, new, W) attention to the cached positions, without extending the KV cache."""
+        assert isinstance(cache, KVCache)
+        return self._attend(self.queries(values), cache.keys, cache.values, context)
 
     def cross_attend(
-        self, values: Tensor, scope: AttentionContext, cache: CrossAttentionCache
+        self, values: Tensor, context: LayerContext, cache: CrossAttentionCache
     ) -> Tensor:
         """(B, new, W) cross-attention to sources with cached `keys_values`.
 
@@ -140,8 +149,8 @@ class MultiHeadAttention(nn.Module):
         """
         queries = self.queries(values)
         if self.positions is not None:
-            return self._attend(queries, *cache.expand_to_texts(), scope)
-        shared = scope.select_rows(cache.assignment.first_texts)
+            return self._attend(queries, *cache.expand_to_texts(), context)
+        shared = context.select_rows(cache.assignment.first_texts)
         grouped = cache.group_queries(queries)
         # With a handful of queries, plain products are faster than the fused kernel.
         outputs = self._attend(grouped, cache.keys, cache.values, shared, fused=False)
@@ -177,42 +186,46 @@ class MultiHeadAttention(nn.Module):
         queries: Tensor,
         keys: Tensor,
         value_vectors: Tensor,
-        scope: AttentionContext,
+        context: LayerContext,
         *,
         fused: bool = True,
     ) -> Tensor:
         """(B, Tq, W) the weighted means of the values, through the output map."""
-        positioned, scope = self._with_query_positions(queries, scope)
+        positioned, context = self._with_query_positions(queries, context)
         positioned, keys = self.scores.prepare(positioned), self.scores.prepare(keys)
-        needs_weights = scope.record is not None or self.scores.hard or self._values_have_positions
+        needs_weights = (
+            context.record is not None or self.scores.hard or self._values_have_positions
+        )
         attend = self._attend_fused if fused and not needs_weights else self._attend_with_weights
-        mean = attend(positioned, keys, value_vectors, scope)
-        if scope.disabled_heads:
-            mean = zero_disabled_heads(mean, scope.disabled_heads)
+        mean = attend(positioned, keys, value_vectors, context)
+        if context.disabled_heads:
+            mean = zero_disabled_heads(mean, context.disabled_heads)
         concatenated = mean.transpose(1, 2).flatten(2)
         return self.output(
             concatenated
-            if scope.shared_prefixes is None
-            else scope.shared_prefixes.gather(concatenated)
+            if context.shared_prefixes is None
+            else context.shared_prefixes.gather(concatenated)
         )
 
     def _with_query_positions(
-        self, queries: Tensor, scope: AttentionContext
-    ) -> tuple[Tensor, AttentionContext]:
+        self, queries: Tensor, context: LayerContext
+    ) -> tuple[Tensor, LayerContext]:
         """Queries (B, H, Tq, D) for the keys, and the context with the position bias."""
         if self.positions is None:
-            return queries, scope
+            return queries, context
         queries_for_positions = self.scores.queries_for_positions(queries)
-        extra = self.positions.bias(queries_for_positions, scope)
+        extra = self.positions.bias(queries_for_positions, context)
         if extra is None:
             # A rotation preserves norms, so the queries need not be normalised before it.
-            return self.positions.transform_queries(queries, scope.query_positions), scope
-        positioned = self.positions.transform_queries(queries_for_positions, scope.query_positions)
-        return positioned, scope.with_bias(extra * self.scores.position_scale)
+            return self.positions.transform_queries(queries, context.query_positions), context
+        positioned = self.positions.transform_queries(
+            queries_for_positions, context.query_positions
+        )
+        return positioned, context.with_bias(extra * self.scores.position_scale)
 
-    def _has_few_queries(self, values: Tensor, source: Tensor, scope: AttentionContext) -> bool:
+    def _has_few_queries(self, values: Tensor, source: Tensor, context: LayerContext) -> bool:
         """Whether queries are so few that it is cheaper not to compute keys and values."""
-        if torch.is_grad_enabled() or scope.record is not None or scope.causal:
+        if torch.is_grad_enabled() or context.record is not None or context.causal:
             return False
         plain = (
             type(self.scores) is DotProductScores
@@ -223,7 +236,7 @@ class MultiHeadAttention(nn.Module):
         few = min(source.shape[1] / 4, self.head_width / 2)
         return plain and not dropped and values.shape[1] <= few
 
-    def _attend_from_few(self, values: Tensor, source: Tensor, scope: AttentionContext) -> Tensor:
+    def _attend_from_few(self, values: Tensor, source: Tensor, context: LayerContext) -> Tensor:
         """(B, M, W) the same for M queries to a source (B, T, W), without computing its keys.
 
         q · (K x + b) = (Kᵀ q) · x + q · b, whose last term the softmax cancels, and Σ w (V x + c) =
@@ -237,7 +250,7 @@ class MultiHeadAttention(nn.Module):
         )
         scores = projected_queries @ source.transpose(1, 2) * self.scores.scale
         scores = scores.view(rows, self.heads, count, -1)
-        mask = scope.additive_mask(scores)
+        mask = context.additive_mask(scores)
         # A fully masked query outputs zero, as in the fused kernel.
         weights = torch.softmax(scores if mask is None else scores + mask, -1).nan_to_num(0.0)
         means = (weights.flatten(1, 2) @ source).view(rows, self.heads, count, -1)
@@ -245,41 +258,41 @@ class MultiHeadAttention(nn.Module):
         if self.qkv_projection.bias is not None:
             offset = self.qkv_projection.bias.view(3, self.heads, 1, self.head_width)[2]
             mean = mean + offset * weights.sum(-1, keepdim=True)
-        if scope.disabled_heads:
-            mean = zero_disabled_heads(mean, scope.disabled_heads)
+        if context.disabled_heads:
+            mean = zero_disabled_heads(mean, context.disabled_heads)
         return self.output(mean.transpose(1, 2).flatten(2))
 
     @property
     def _values_have_positions(self) -> bool:
-        return self.positions is not None and self.positions.affects_values
+        return isinstance(self.positions, RelativeValueEncoding)
 
     def _attend_fused(
-        self, queries: Tensor, keys: Tensor, value_vectors: Tensor, scope: AttentionContext
+        self, queries: Tensor, keys: Tensor, value_vectors: Tensor, context: LayerContext
     ) -> Tensor:
         """(B, H, Tq, D) by torch's fused kernel, which does not return the weights."""
         return F.scaled_dot_product_attention(
             queries,
             keys,
             value_vectors,
-            attn_mask=scope.mask,
+            attn_mask=context.mask,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=scope.causal,
+            is_causal=context.causal,
             scale=self.scores.scale,
         )
 
     def _attend_with_weights(
-        self, queries: Tensor, keys: Tensor, value_vectors: Tensor, scope: AttentionContext
+        self, queries: Tensor, keys: Tensor, value_vectors: Tensor, context: LayerContext
     ) -> Tensor:
         """The same with explicit attention weights (B, H, Tq, Tk)."""
         scores = queries @ keys.transpose(-1, -2) * self.scores.scale
-        mask = scope.additive_mask(scores)
+        mask = context.additive_mask(scores)
         weights = torch.softmax(scores if mask is None else scores + mask, -1)
         if mask is not None:
             # A fully masked query outputs zero, as in the fused kernel.
             weights = weights.nan_to_num(0.0)
         if self.scores.hard:
             weights = hard_attention_weights(weights)
-        scope.capture(
+        context.capture(
             "attention",
             weights,
             ("batch", "head", "time", "source"),
@@ -288,8 +301,8 @@ class MultiHeadAttention(nn.Module):
         )
         weights = F.dropout(weights, self.dropout, self.training)
         mean = weights @ value_vectors
-        if self.positions is not None and self.positions.affects_values:
-            mean = mean + self.positions.read(weights, scope)
+        if isinstance(self.positions, RelativeValueEncoding):
+            mean = mean + self.positions.read(weights, context)
         return mean
 
 

@@ -6,6 +6,7 @@ statistical strength (Chiu and Rush 2020, Scaling Hidden Markov Language Models)
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def blocks_by_rank(vocabulary: Vocabulary, count: int) -> Tensor:
     return block
 
 
-class HMMParameters(nn.Module):
+class HMMParameters(nn.Module, ABC):
     """Parameters shared by a forward filter and an emission; `tables()` computes the tables."""
 
     block: Tensor
@@ -100,9 +101,9 @@ class HMMParameters(nn.Module):
         self._shared: HMMTables | None = None
         self._remembered: tuple[tuple[int, ...], HMMTables] | None = None
 
+    @abstractmethod
     def compute(self, subset: Tensor | None) -> HMMTables:
         """The tables of all states, or of the kept ones, (C, k) ids."""
-        raise TypeError(f"{type(self).__name__} does not define compute")
 
     def tables(self) -> HMMTables:
         """The current tables; cached in evaluation until something changes."""

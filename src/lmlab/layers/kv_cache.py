@@ -72,6 +72,10 @@ class KVCache:
         keys, values = (tensor.index_select(0, rows) for tensor in stored)
         return KVCache(_Storage(keys, values, self.length), self.length)
 
+    def drop_oldest(self, count: int) -> KVCache:
+        """Without the first `count` positions."""
+        return KVCache.of(self.keys[:, :, count:], self.values[:, :, count:])
+
     def detach(self) -> KVCache:
         return KVCache.of(self.keys.detach(), self.values.detach())
 

@@ -1,18 +1,24 @@
 """Recurrent cells: Elman, linear, LSTM, GRU, peephole and coupled LSTM, GRU with reset input.
 
-A cell's state is a tuple of (B, W) tensors named by `names`, the output first. The standard cells
-call torch's fused kernels; the others loop over time with the input projections done outside the
-loop: one large product instead of T small ones.
+A cell is a `CausalMixer`; its state is (B, W) tensors named by `names`, the output first. The
+standard cells call torch's fused kernels; the others loop over time with the input projections done
+outside the loop: one large product instead of T small ones.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from lmlab.core.attention_mask import CausalMask
+from lmlab.core.capture import UNIT_INTERVAL, Capture
+from lmlab.core.state import State, TensorState
+from lmlab.layers.sequence_mixer import CausalMixer, LayerContext
 
 CellState = tuple[Tensor, ...]
 
@@ -24,9 +30,12 @@ LSTM_GATES = {
 }
 
 
-class RecurrentCell(nn.Module):
+class RecurrentCell(CausalMixer):
     """Inputs (B, T, D) and a state to outputs (B, T, W) and the final state."""
 
+    supported_masks = (CausalMask,)
+    has_bounded_state = True
+    kind = "recurrence"
     names: tuple[str, ...] = ("hidden",)
     """Names of the tensors of its state."""
     free_state_names: tuple[str, ...] = ("hidden",)
@@ -41,8 +50,26 @@ class RecurrentCell(nn.Module):
         self.input_width = input_width
         self.width = width
 
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        raise TypeError(f"{type(self).__name__} does not define forward")
+    @abstractmethod
+    def run(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        """Outputs (B, T, W) for inputs (B, T, D) from a state, and the state after them."""
+
+    def forward(self, values: Tensor, context: LayerContext) -> Tensor:
+        return self.step(values, context, self.initial_state(len(values), values))[0]
+
+    def initial_state(self, rows: int, like: Tensor) -> TensorState:
+        return TensorState(dict(zip(self.names, self.start(rows, like), strict=True)))
+
+    def step(
+        self, values: Tensor, context: LayerContext, state: State
+    ) -> tuple[Tensor, TensorState]:
+        assert isinstance(state, TensorState)
+        before = tuple(state[name] for name in self.names)
+        if context.record is not None:
+            for name, gate in self.gates(values, before).items():
+                context.add(name, self.gate_capture(name, gate))
+        outputs, after = self.run(values, before)
+        return outputs, TensorState(dict(zip(self.names, after, strict=True)))
 
     def read(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
         """Encode rows of different lengths (B,) from zeros: outputs, and each row's final state.
@@ -51,7 +78,7 @@ class RecurrentCell(nn.Module):
         """
         state, outputs = self.start(len(inputs), inputs), []
         for step, vector in enumerate(inputs.split(1, dim=1)):
-            output, after = self(vector, state)
+            output, after = self.run(vector, state)
             active = (step < lengths)[:, None]
             state = tuple(
                 torch.where(active, new, old) for new, old in zip(after, state, strict=True)
@@ -79,14 +106,27 @@ class RecurrentCell(nn.Module):
         previous: list[CellState] = []
         for vector in inputs.split(1, dim=1):
             previous.append(state)
-            _, state = self(vector, state)
+            _, state = self.run(vector, state)
         stacked = tuple(torch.stack(parts, 1) for parts in zip(*previous, strict=True))
         gates = self._gates(inputs, stacked)
         return dict(zip(self.gate_captions, gates, strict=True))
 
     def _gates(self, inputs: Tensor, previous: CellState) -> tuple[Tensor, ...]:
-        """Gates from the inputs (B, T, D) and the previous states, (B, T, W)."""
-        raise TypeError(f"{type(self).__name__} does not define its gates")
+        """Gates from the inputs (B, T, D) and the previous states, (B, T, W); for cells with gates.
+
+        The names of `gate_captions` say which.
+        """
+        return ()
+
+    def gate_capture(self, name: str, gate: Tensor) -> Capture:
+        """A gate's activations (B, T, W) as a labelled capture."""
+        return Capture(
+            values=gate.detach(),
+            axes=("batch", "time", "unit"),
+            caption=f"The {name} of every unit, at the step that predicts each token: "
+            f"{self.gate_captions[name]}.",
+            bounds=UNIT_INTERVAL,
+        )
 
 
 class FusedCell(RecurrentCell):
@@ -94,7 +134,7 @@ class FusedCell(RecurrentCell):
 
     fused: nn.RNNBase
 
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def run(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         outputs, last = self.fused(inputs, state[0][None].contiguous())
         return outputs, (last[0],)
 
@@ -131,7 +171,7 @@ class LinearCell(RecurrentCell):
         if radius is not None:
             set_spectral_radius(self.from_hidden, radius)
 
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def run(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         (hidden,) = state
         outputs = []
         for projected in self.from_input(inputs).unbind(1):
@@ -155,7 +195,7 @@ class LSTMCell(FusedCell):
         super().__init__(input_width, width)
         self.fused = nn.LSTM(input_width, width, batch_first=True)
 
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def run(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         hidden, cell = (part[None].contiguous() for part in state)
         outputs, (hidden, cell) = self.fused(inputs, (hidden, cell))
         return outputs, (hidden[0], cell[0])
@@ -207,7 +247,7 @@ class PeepholeLSTMCell(RecurrentCell):
         for weight in (self.from_hidden, self.from_cell):
             nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
 
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def run(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         hidden, cell = state
         width = self.width
         # The candidate does not see the cell: zeros make both products one.
@@ -250,7 +290,7 @@ class CoupledLSTMCell(RecurrentCell):
         self.from_hidden = nn.Parameter(torch.empty(width, 3 * width))
         nn.init.uniform_(self.from_hidden, -(width**-0.5), width**-0.5)
 
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def run(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         hidden, cell = state
         width = self.width
         outputs = []
@@ -288,7 +328,7 @@ class InputResetGRUCell(RecurrentCell):
         for weight in (self.candidate_from_input, self.from_hidden):
             nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
 
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def run(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         (hidden,) = state
         width, outputs = self.width, []
         by_time = inputs.transpose(0, 1)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
 
-from lmlab.layers.attention_context import AttentionContext
-from lmlab.layers.positional_embedding import SinusoidalPositionalEmbedding
+from lmlab.layers.input_embedding import SinusoidalPositionalEmbedding
+from lmlab.layers.sequence_mixer import LayerContext
 
 
 class RelativePositionEncoding(nn.Module):
     """Base class of position encodings inside an attention layer; does nothing by itself."""
-
-    affects_values = False
-    """Whether positions also affect the values, not only the attention weights."""
 
     def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
         """Queries (B, H, T, D) before products are taken."""
@@ -25,13 +23,17 @@ class RelativePositionEncoding(nn.Module):
         """Keys (B, H, T, D) before they are cached or products are taken."""
         return keys
 
-    def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor | None:
+    def bias(self, queries: Tensor, context: LayerContext) -> Tensor | None:
         """(B or 1, H, Tq, Tk) products with position vectors, before scaling."""
         return None
 
-    def read(self, weights: Tensor, scope: AttentionContext) -> Tensor:
+
+class RelativeValueEncoding(RelativePositionEncoding, ABC):
+    """Base class of encodings in which positions also affect the values."""
+
+    @abstractmethod
+    def read(self, weights: Tensor, context: LayerContext) -> Tensor:
         """(B, H, Tq, D) position values under these attention weights (B, H, Tq, Tk)."""
-        raise TypeError(f"{type(self).__name__} has no values")
 
 
 class RotaryEmbedding(RelativePositionEncoding):
@@ -59,15 +61,13 @@ class RotaryEmbedding(RelativePositionEncoding):
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
 
 
-class ShawPositions(RelativePositionEncoding):
+class ShawPositions(RelativeValueEncoding):
     """Relative position embeddings of clipped distances for keys and values (Shaw et al. 2018).
 
         score_ij = q_i · (k_j + a^K_c),  read_i = Σ_j w_ij (v_j + a^V_c),  c = clip(j - i, ±K)
 
     K is `clip_distance`. One table for all heads. Cost O(T² D), and T² · K without the trick below.
     """
-
-    affects_values = True
 
     def __init__(self, head_width: int, *, clip_distance: int = 8) -> None:
         super().__init__()
@@ -77,29 +77,29 @@ class ShawPositions(RelativePositionEncoding):
             torch.randn(2 * clip_distance + 1, head_width) * head_width**-0.5
         )
 
-    def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor:
+    def bias(self, queries: Tensor, context: LayerContext) -> Tensor:
         # A product with each of the few clipped distances, then a gather for each pair.
         by_distance = queries @ self.keys.t()
-        clipped = self._clipped(scope)[:, None].expand(*by_distance.shape[:3], -1)
+        clipped = self._clipped(context)[:, None].expand(*by_distance.shape[:3], -1)
         return by_distance.gather(-1, clipped)
 
-    def read(self, weights: Tensor, scope: AttentionContext) -> Tensor:
-        clipped = self._clipped(scope)[:, None].expand_as(weights)
+    def read(self, weights: Tensor, context: LayerContext) -> Tensor:
+        clipped = self._clipped(context)[:, None].expand_as(weights)
         by_distance = weights.new_zeros(*weights.shape[:3], 2 * self.clip_distance + 1)
         return by_distance.scatter_add(-1, clipped, weights) @ self.values
 
-    def _clipped(self, scope: AttentionContext) -> Tensor:
+    def _clipped(self, context: LayerContext) -> Tensor:
         """(B or 1, Tq, Tk) table row for each pair of positions."""
-        distance = scope.key_positions[:, None, :] - scope.query_positions[:, :, None]
+        distance = context.key_positions[:, None, :] - context.query_positions[:, :, None]
         return distance.clamp(-self.clip_distance, self.clip_distance) + self.clip_distance
 
 
-class PositionBias(nn.Module):
+class PositionBias(nn.Module, ABC):
     """Attention bias for each head and pair of positions, shared by all layers."""
 
+    @abstractmethod
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """(B or 1, H, Tq, Tk) added to the scaled scores."""
-        raise TypeError(f"{type(self).__name__} does not define forward")
 
 
 class AlibiBias(PositionBias):
@@ -192,19 +192,23 @@ class TransformerXLPositions(RelativePositionEncoding):
         self.segment_bias = _small_parameter(heads, head_width) if segments else None
         self.segments = _small_parameter(2, heads, head_width) if segments else None
 
+    def share_biases(self, other: TransformerXLPositions) -> None:
+        """Use the biases u and v of another layer, as in the authors' code."""
+        self.content_bias, self.position_bias = other.content_bias, other.position_bias
+
     def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
         """q + u, for the products with keys."""
         return queries + self.content_bias[:, None]
 
-    def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor:
-        bias = self._by_position(queries, scope)
-        if self.segments is None or scope.query_segments is None:
+    def bias(self, queries: Tensor, context: LayerContext) -> Tensor:
+        bias = self._by_position(queries, context)
+        if self.segments is None or context.query_segments is None:
             return bias
-        return bias + self._by_segment(queries, scope)
+        return bias + self._by_segment(queries, context)
 
-    def _by_position(self, queries: Tensor, scope: AttentionContext) -> Tensor:
+    def _by_position(self, queries: Tensor, context: LayerContext) -> Tensor:
         """(B, H, Tq, Tk) (q_i + v) · R_{i-j}."""
-        distance = scope.query_positions[:, :, None] - scope.key_positions[:, None, :]
+        distance = context.query_positions[:, :, None] - context.key_positions[:, None, :]
         if self.max_distance:
             distance = distance.clamp(-self.max_distance, self.max_distance)
         # A product with every distance that occurs, then a gather for each pair.
@@ -216,12 +220,12 @@ class TransformerXLPositions(RelativePositionEncoding):
         row = (distance - lowest)[:, None].expand(*queries.shape[:3], -1)
         return by_distance.gather(-1, row)
 
-    def _by_segment(self, queries: Tensor, scope: AttentionContext) -> Tensor:
+    def _by_segment(self, queries: Tensor, context: LayerContext) -> Tensor:
         """(B, H, Tq, Tk) (q_i + w) · s_ij."""
         assert self.segments is not None and self.segment_bias is not None
-        assert scope.query_segments is not None and scope.key_segments is not None
+        assert context.query_segments is not None and context.key_segments is not None
         terms = (queries + self.segment_bias[:, None]) @ self.segments.permute(1, 2, 0)
-        same = scope.query_segments[:, None, :, None] == scope.key_segments[:, None, None, :]
+        same = context.query_segments[:, None, :, None] == context.key_segments[:, None, None, :]
         return torch.where(same, terms[..., :1], terms[..., 1:])
 
 

@@ -7,6 +7,7 @@ projections are computed for all steps at once; the loop has one or two products
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 
 import torch
@@ -64,7 +65,7 @@ class SwitchCell(RecurrentCell):
     def extra_repr(self) -> str:
         return "off=" + (",".join(map(str, sorted(self.off))) or "none")
 
-    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def run(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         outputs, last = [], state
         for after, _ in self.steps(inputs, state):
             outputs.append(after[0])
@@ -75,9 +76,9 @@ class SwitchCell(RecurrentCell):
         """The outputs that the cell makes of its states."""
         return hidden
 
+    @abstractmethod
     def steps(self, inputs: Tensor, state: CellState) -> Iterator[tuple[CellState, Tensor]]:
         """After each input: the state, and the gate that led to it (B, W)."""
-        raise TypeError(f"{type(self).__name__} does not define steps")
 
     def gates(self, inputs: Tensor, state: CellState) -> dict[str, Tensor]:
         gates = torch.stack([gate for _, gate in self.steps(inputs, state)], 1)
@@ -172,7 +173,7 @@ class MGRUCell(SwitchCell):
         self._check_switches()
         self.can_leave_zero = self.has(1, 3) or not self.has(4)
         self.attention_span = attention_span
-        self.heads = 1 if self.has(11) else math.gcd(width, heads)
+        self.attention_heads = 1 if self.has(11) else math.gcd(width, heads)
         self.gate_hidden = self._matrix(width, enabled=self.has(0))
         self.candidate_input = self._matrix(input_width, enabled=self.has(1, 3))
         self.distance = None if self.has(10) else nn.Parameter(torch.zeros(attention_span))
@@ -262,7 +263,7 @@ class MGRUCell(SwitchCell):
 
     def _by_head(self, hidden: Tensor) -> Tensor:
         """(B, H, 1, W/H): one state, split into heads."""
-        return hidden.view(len(hidden), self.heads, 1, -1)
+        return hidden.view(len(hidden), self.attention_heads, 1, -1)
 
 
 def _project(inputs: Tensor, weight: Tensor | None, bias: Tensor | None, width: int) -> Tensor:

@@ -50,6 +50,10 @@ WIDTH_SCALED_STD = 0.02 * math.sqrt(768)
 1/√width, which preserves the scale of sums."""
 
 
+RESIDUAL_OUTPUTS = ("mixer.output", "attention.output", "feed_forward.down_projection")
+"""Names of the last linear map of a sublayer with a residual connection."""
+
+
 def init_transformer_weights(module: nn.Module, width: int, *, layers: int = 0) -> None:
     """Normal weights of one size, zero biases; residual outputs scaled by 1/√(2·layers).
 
@@ -59,7 +63,7 @@ def init_transformer_weights(module: nn.Module, width: int, *, layers: int = 0) 
     for name, part in module.named_modules():
         if not isinstance(part, (nn.Linear, nn.Embedding)):
             continue
-        residual = layers and name.endswith(("attention.output", "feed_forward.down_projection"))
+        residual = layers and name.endswith(RESIDUAL_OUTPUTS)
         nn.init.normal_(part.weight, std=std / math.sqrt(2 * layers) if residual else std)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)

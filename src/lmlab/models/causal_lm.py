@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lmlab.backbones.latent_choice import LatentChoiceBackbone, concatenate_predictions, split_view
+from lmlab.core.assembly import Assembly
 from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
-from lmlab.core.parts import Predictions, prediction_mask
+from lmlab.core.parts import Predictions, initial_state, prediction_mask
+from lmlab.core.score import ScorerKind
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import View, causal_view
 from lmlab.emissions.ngram_table import NgramTable
 from lmlab.emissions.unigram_mixture import UnigramMixture
@@ -68,11 +69,13 @@ def split_answers(
 class AutoregressiveLM(Assembly):
     """Autoregressive language model: predicts the next token from its prefix, step by step."""
 
+    scorer_kind: ClassVar[ScorerKind] = "left-to-right"
+
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         """The state of `rows` sequences before their first token."""
         device = next(iter(self.state_dict().values())).device
         tokens = torch.full((rows,), self.vocabulary.bos, device=device)
-        return self._step(self.backbone.initial_state(rows), tokens)
+        return self._step(initial_state(self.backbone, rows), tokens)
 
     def peek(self, state: DecodingState) -> Categorical:
         """The distribution of the next token, (rows, V)."""

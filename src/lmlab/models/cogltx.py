@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.loss import IGNORE_LABEL, Loss
 from lmlab.core.protocols import EncodeTokens, require
 from lmlab.core.state import State
-from lmlab.core.system import System
+from lmlab.core.system import System, TrainableSystem
 from lmlab.models.finetuned import TaskHead, TaskHeadModel, encoder_width
 
 RELEVANCE_BUFFER = "marks"
@@ -58,7 +58,7 @@ class RelevanceScorer(nn.Module):
         return (losses * labelled).sum(1) / labelled.sum(1)
 
 
-class CogLTX(System):
+class CogLTX(TrainableSystem):
     """CogLTX: a judge and a reasoner, each with an encoder of its own initialised from the base.
 
     A training batch holds working memories with the task's labels; its `condition` is the judge's
@@ -78,9 +78,13 @@ class CogLTX(System):
         scorer_width = width
         if not task.needs_tokens:
             scorer_width = encoder_width(base, per_token=True, needed_by="MemRecall's judge")
-        self.vocabulary, self.window = base.vocabulary, base.window
+        self.vocabulary = base.vocabulary
         self.relevance_scorer = RelevanceScorer(deepcopy(base), width=scorer_width, frozen=frozen)
         self.reasoner = TaskHeadModel(base, task, width=width, frozen=frozen)
+
+    @property
+    def window(self) -> int | None:
+        return self.reasoner.window
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
@@ -101,8 +105,8 @@ class CogLTX(System):
         """The reasoner's encoder."""
         return self.reasoner.base
 
-    def answers(self, *arguments: Any) -> list[Any]:
-        return self.reasoner.answers(*arguments)
+    def answers(self, batch: Batch, encoded: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
+        return self.reasoner.answers(batch, encoded, rows)
 
     def set_relevance(self, marks: torch.Tensor) -> None:
         """Store the relevance marks (examples, blocks) with the weights, for resuming training."""

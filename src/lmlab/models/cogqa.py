@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Sequence, Sized
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -17,7 +17,7 @@ from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import EncodeTokens, require
 from lmlab.core.state import State
-from lmlab.core.system import System
+from lmlab.core.system import System, TrainableSystem
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import group_by_length
 from lmlab.layers.span_pointers import (
@@ -30,7 +30,7 @@ from lmlab.layers.span_pointers import (
     pointer_log_probs,
     pointer_loss,
 )
-from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.layers.stack import LayerPass, Stack
 from lmlab.models.finetuned import TrainingWrapper
 from lmlab.models.masked_lm import MaskedLM
 
@@ -107,7 +107,7 @@ class ExtractedSpans:
     """(W,)"""
 
 
-class CogQAReader(System):
+class CogQAReader(TrainableSystem):
     """System 1: four span pointers on an encoder's hidden states.
 
         P[i] = softmax_i(S · T_i),   sem[x] = the hidden state at position 0 of an earlier layer
@@ -121,7 +121,7 @@ class CogQAReader(System):
     def __init__(self, base: System, settings: CogQAConfig, *, dropout: float = 0.1) -> None:
         super().__init__()
         require(base, EncodeTokens, "multi-hop question answering")
-        self.vocabulary, self.window = base.vocabulary, base.window
+        self.vocabulary = base.vocabulary
         self.base, self.settings = base, settings
         self.end = require_end_token(base.vocabulary)
         self.dropout = nn.Dropout(dropout)
@@ -129,6 +129,10 @@ class CogQAReader(System):
         self.pointers = nn.Linear(last.shape[-1], POINTER_COUNT, bias=False)
         self.width = int(inner.shape[-1])
         """The width of semantic vectors."""
+
+    @property
+    def window(self) -> int | None:
+        return self.base.window
 
     @property
     def longest(self) -> int:
@@ -148,14 +152,18 @@ class CogQAReader(System):
     def _encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B, T, W) hidden states of the last layer, and of the layer of semantic vectors."""
         base: Any = self.base
-        with _layer_outputs(base) as layers:
+        passes: list[LayerPass] = []
+        with ExitStack() as recordings:
+            for module in base.modules():
+                if isinstance(module, Stack):
+                    recordings.enter_context(module.recorded_passes(passes))
             if isinstance(base, MaskedLM):
-                no_mask = torch.zeros_like(batch.tokens, dtype=torch.bool)
                 segments = (self._parts(batch) >= 2).long()
-                view = replace(base.objective.fill_view(batch, no_mask), segments=segments)
+                view = replace(base.objective.clean_view(batch), segments=segments)
                 last = base.hidden(view).values
             else:
                 last = base.encode_tokens(batch)
+        layers = [values for layer_pass in passes for values in layer_pass[1:]]
         return last, layers[self._layer(len(layers))] if layers else last
 
     def _layer(self, layers: int) -> int:
@@ -210,25 +218,6 @@ class CogQAReader(System):
         )
 
 
-@contextmanager
-def _layer_outputs(base: nn.Module) -> Iterator[list[Tensor]]:
-    """The outputs of a Transformer's layers while it runs, in their order."""
-    outputs: list[Tensor] = []
-
-    def record(_: nn.Module, __: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
-            outputs.append(output)
-
-    handles = [
-        m.register_forward_hook(record) for m in base.modules() if isinstance(m, TransformerBlock)
-    ]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def _empty_input(base: System) -> Batch:
     """An input without words, from which widths are inferred."""
     ends = [base.vocabulary.bos] + [require_end_token(base.vocabulary)] * SEPARATORS
@@ -243,7 +232,7 @@ def require_end_token(vocabulary: Vocabulary) -> int:
     return vocabulary.end
 
 
-class CogQA(System):
+class CogQA(nn.Module):
     """The reader, the graph network over its nodes, and a predictor for each kind of question.
 
     special:      argmax_{candidate x} F(X[x]),        trained by -log softmax(F(X))[answer]
@@ -254,7 +243,7 @@ class CogQA(System):
     def __init__(self, reader: CogQAReader) -> None:
         super().__init__()
         settings, width = reader.settings, reader.width
-        self.vocabulary, self.window = reader.vocabulary, reader.window
+        self.vocabulary = reader.vocabulary
         self.reader = reader
         self.network = GraphNetwork(width, rounds=settings.graph_steps)
         self.special = NodePredictor(width, settings.predictor_width)
@@ -272,16 +261,19 @@ class CogQA(System):
 
     def propagate(self, semantics: Tensor, adjacency: Tensor) -> Tensor:
         """(N, W) node states after message passing."""
-        return self.network(semantics, adjacency.to(semantics.device))
+        states: Tensor = self.network(semantics, adjacency.to(semantics.device))
+        return states
 
     def scores(self, nodes: Tensor, kind: QuestionKind, candidates: Sequence[int]) -> Tensor:
         """(C,) scores of candidate answers; or one number, the log-odds of the first of two
         entities, or of yes."""
         if kind == "special":
-            return self.special(nodes[list(candidates)])
+            scores: Tensor = self.special(nodes[list(candidates)])
+            return scores
         first, second = candidates[:2]
         predictor = self.alternative if kind == "alternative" else self.yes_no
-        return predictor(nodes[first] - nodes[second])
+        scores = predictor(nodes[first] - nodes[second])
+        return scores
 
 
 def answer_loss(scores: Tensor, kind: QuestionKind, target: int) -> Tensor:
@@ -323,7 +315,8 @@ class TrainingGraph(Protocol):
 
 def block_diagonal(graphs: Sequence[TrainingGraph]) -> Tensor:
     """(N, N) the adjacency matrices of several graphs on the diagonal of one."""
-    return torch.block_diag(*(graph.adjacency for graph in graphs))
+    blocks: Tensor = torch.block_diag(*(graph.adjacency for graph in graphs))
+    return blocks
 
 
 class CogQANodeTraining(TrainingWrapper):
@@ -338,11 +331,15 @@ class CogQANodeTraining(TrainingWrapper):
 
     def __init__(self, model: CogQA, examples: Sequence[TrainingGraph]) -> None:
         super().__init__()
-        self.vocabulary, self.window = model.vocabulary, model.window
+        self.vocabulary = model.vocabulary
         self.system = model
         self.examples = examples
         self.together = model.settings.joint_training
         model.reader.requires_grad_(self.together)
+
+    @property
+    def window(self) -> int | None:
+        return self.system.reader.window
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None

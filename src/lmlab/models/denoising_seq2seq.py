@@ -32,6 +32,7 @@ class MASS(EncoderDecoderLM):
     """MASS (Song et al. 2019): the decoder generates a masked span of known length."""
 
     objective: MASSObjective
+    validation_metric = "loss"
     one_span: ClassVar[bool] = True
     """The masked positions of a text must be adjacent."""
 
@@ -228,6 +229,9 @@ class TemplateConstrainedDecoder:
         next_active[:, 1:] |= moves[:, :-1]
         inner = self.system.advance(state.inner, tokens)
         return TemplateState(inner, template, skip_empty_blanks(template, next_active))
+
+    def max_generation_length(self, condition: int | None) -> int | None:
+        return None
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """The content of each blank of text `row`, given the generated text without end."""

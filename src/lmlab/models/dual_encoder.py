@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmlab.backbones.sentence_encoders import PooledTextEncoder
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
-from lmlab.core.system import Assembly, System
+from lmlab.core.system import System, TrainableSystem
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.retrieval_base import RetrieverModel
 from lmlab.objectives.inverse_cloze import InverseClozeTask, QuestionDocumentPairs
@@ -39,7 +40,7 @@ class NegativeMiner(Protocol):
         ...
 
 
-class DualEncoder(System):
+class DualEncoder(TrainableSystem):
     """Dual encoder: score(x, z) = q(x) · d(z), trained by in-batch softmax over documents.
 
         loss = -Σ_i log [exp score(x_i, z_i) / Σ_j exp score(x_i, z_j)]   (Karpukhin et al. 2020)
@@ -75,9 +76,16 @@ class DualEncoder(System):
         self.documents = documents
         self.cloze = cloze
         self.negatives = negatives
-        self.window = length - 1
         self.register_buffer("others", torch.zeros(SCORING_NEGATIVES, length, dtype=torch.int32))
         self.register_buffer("reference_lengths", torch.zeros(SCORING_NEGATIVES, dtype=torch.int64))
+
+    @property
+    def window(self) -> int | None:
+        """A text is encoded with its last token."""
+        return self.others.shape[1] - 1
+
+    def lengthening_hint(self, tokens: int) -> str:
+        return f"train it with --set length={self.others.shape[1] + tokens}"
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Store an evenly spaced subset of the training split as reference documents."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,9 @@ from torch import Tensor, nn
 from lmlab.backbones.recurrent import Recurrent
 from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
+from lmlab.core.parts import Emission
 from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.bidirectional_lm import BidirectionalLM
 
@@ -29,7 +30,9 @@ class ScalarMix(nn.Module):
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         weights = torch.softmax(self.weights, 0)
-        return self.scale * sum(w * layer for w, layer in zip(weights, layers, strict=True))
+        total = sum(w * layer for w, layer in zip(weights, layers, strict=True))
+        mixed: Tensor = self.scale * total
+        return mixed
 
 
 class LastLayer(nn.Module):
@@ -49,8 +52,18 @@ class ELMo(AutoregressiveLM):
     objective: BidirectionalLM
     backbone: Recurrent
 
-    def __init__(self, *, mix: nn.Module, **parts: Any) -> None:
-        super().__init__(**parts)
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: Recurrent,
+        emission: Emission,
+        objective: BidirectionalLM,
+        mix: nn.Module,
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
         self.mix = mix.requires_grad_(False)
 
     def task_parameters(self) -> Iterable[nn.Parameter]:
@@ -63,7 +76,7 @@ class ELMo(AutoregressiveLM):
         those from its own on.
         """
         view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
-        forward, _ = self.backbone.all_layers(view)
+        forward = self.backbone.all_layers(view)
         backward = [forward[0], *self.objective.backward_layers(batch)[1:]]
         return [torch.cat(pair, -1) for pair in zip(forward, backward, strict=True)]
 

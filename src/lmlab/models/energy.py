@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.attention_mask import ExplicitMask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.parts import HiddenStates, Predictions, prediction_mask
+from lmlab.core.parts import Backbone, HiddenStates, Predictions, prediction_mask
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score import ScorerKind
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import EnergyEmission
 from lmlab.objectives.objective_interfaces import DATA_LABEL, EnergyObjective
 
@@ -26,10 +28,8 @@ MAX_TOKENS_AT_ONCE = 16384
 """Maximum number of tokens per batch when all candidates of a position are evaluated."""
 
 
-class EnergyModelBase(Assembly):
+class EnergyModelBase(ComposedSystem):
     """Base class of energy models: E(x) = Σ_t e(h_t, x_t) + c, summed by the objective's pooling.
-
-    `length` is the maximum number of input tokens, if there is one.
 
     c is learned: it is the bias of the classifier that the sign of E defines (NCE), and no part of
     p(text | length). With k noise samples for each data sample, the classifier is
@@ -40,17 +40,31 @@ class EnergyModelBase(Assembly):
     emission: EnergyEmission
     objective: EnergyObjective
     validation_metric = "loss"
+    scorer_kind: ClassVar[ScorerKind] = "energy"
 
-    def __init__(self, *, length: int | None = None, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.length = length
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: Backbone,
+        emission: EnergyEmission,
+        objective: EnergyObjective,
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
         self.constant = nn.Parameter(torch.zeros(()))
 
+    @property
+    def window(self) -> int | None:
+        """None: energies of chunks do not add up to that of the text, so there are no windows."""
+        return None
+
     def check_length(self, tokens: int) -> None:
-        """Energies of chunks do not add up to that of the text, so long texts are not windowed."""
-        if self.length is not None and tokens > self.length:
+        longest = self.backbone.max_positions
+        if longest is not None and tokens > longest:
             raise UserError(
-                f"a text may have at most {self.length} tokens, including <s> and </s>, got "
+                f"a text may have at most {longest} tokens, including <s> and </s>, got "
                 f"{tokens}; train with --set length={tokens}, or give shorter texts."
             )
 

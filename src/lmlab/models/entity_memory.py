@@ -30,12 +30,13 @@ from lmlab.core.entity_mentions import (
     unlinked_spans,
 )
 from lmlab.core.errors import UserError
+from lmlab.core.parts import Emission
 from lmlab.core.protocols import TokenizerProtocol
-from lmlab.core.view import View
-from lmlab.core.vocabulary import MASK
+from lmlab.core.vocabulary import MASK, Vocabulary
 from lmlab.knowledge.knowledge_base import KnowledgeBase
 from lmlab.knowledge.memory_layers import FactMemory
 from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.entity_masking import EntityMaskingObjective
 
 MASK_RUN = re.compile(rf"{re.escape(MASK)}|\[MASK\]")
 """One or more mask tokens mark the answer in a question."""
@@ -50,9 +51,19 @@ class EntitiesAsExperts(MaskedLM):
     backbone: MemoryTransformer
 
     def __init__(
-        self, *, knowledge: KnowledgeBase, memory: int, last: int, **parts: object
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: MemoryTransformer,
+        emission: Emission,
+        objective: EntityMaskingObjective,
+        knowledge: KnowledgeBase,
+        memory: int,
+        last: int,
     ) -> None:
-        super().__init__(**parts)  # type: ignore[arg-type]
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
         self.knowledge = knowledge
         self.memory = memory
         self.last = last
@@ -75,7 +86,7 @@ class EntitiesAsExperts(MaskedLM):
 
     def _mentions(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(M, 3) the mentions of a text, and (M, N) log p(entity) of each."""
-        outputs = self.hidden(self._unmasked_view(batch)).memory_outputs
+        outputs = self.hidden(self.objective.clean_view(batch)).memory_outputs
         return outputs[self.memory][MENTION_SPANS], outputs[self.last][ENTITY_LOG_PROBS]
 
     @torch.no_grad()
@@ -104,7 +115,7 @@ class EntitiesAsExperts(MaskedLM):
 
     def _lookup(self, batch: Batch) -> MemoryLookup:
         """The memory lookups, with the run of mask tokens of each row as a mention."""
-        view = self._unmasked_view(batch)
+        view = self.objective.clean_view(batch)
         detected = self.hidden(view).memory_outputs[self.memory][MENTION_SPANS]
         is_mask = (batch.tokens == require_mask_id(self.vocabulary.mask)).long()
         first = is_mask.argmax(1)
@@ -161,10 +172,6 @@ class EntitiesAsExperts(MaskedLM):
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
         self.check_length(len(ids) + 1 + len(end))
         return [self.vocabulary.bos, *ids, *end]
-
-    def _unmasked_view(self, batch: Batch) -> View:
-        """The texts unchanged, with the mask tokens that they contain."""
-        return self.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
 
     def _title(self, number: int) -> str:
         entity = self.knowledge.entities[number]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.loss import IGNORE_LABEL, Loss
 from lmlab.core.protocols import Encode, EncodeTokens, Step, require
 from lmlab.core.state import State
-from lmlab.core.system import Assembly, System
+from lmlab.core.system import System, TrainableSystem
 from lmlab.core.view import NO_TARGET, causal_view
 
 ANSWER_TRUNCATED_LABEL = -101
@@ -41,7 +42,16 @@ class TaskHead(Protocol):
     ) -> list[Any]: ...
 
 
-class TaskHeadModel(System):
+@runtime_checkable
+class AnswersRows(Protocol):
+    """A model that answers the rows of a task."""
+
+    def answers(self, batch: Batch, encoded: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
+        """The predicted answer to each row of the batch."""
+        ...
+
+
+class TaskHeadModel(TrainableSystem):
     """A task head on a pretrained encoder: p(answer | text) = softmax(W h + b).
 
     `frozen`: only the head is trained (feature transfer), with what the encoder leaves to a task
@@ -55,7 +65,7 @@ class TaskHeadModel(System):
     ) -> None:
         super().__init__()
         require(base, EncodeTokens if task.needs_tokens else Encode, f"the task {task.name}")
-        self.vocabulary, self.window = base.vocabulary, base.window
+        self.vocabulary = base.vocabulary
         self.base, self.task, self.frozen = base, task, frozen
         self.dropout = nn.Dropout(dropout)
         self.head = task.make_head(width)
@@ -63,6 +73,10 @@ class TaskHeadModel(System):
             base.requires_grad_(False)
         for parameter in base.task_parameters():
             parameter.requires_grad_(True)
+
+    @property
+    def window(self) -> int | None:
+        return self.base.window
 
     def train(self, mode: bool = True) -> TaskHeadModel:
         """A frozen encoder stays in evaluation mode, without dropout."""
@@ -103,10 +117,16 @@ class WindowPoolingClassifier(TaskHeadModel):
     A row of a batch is all windows of a text in sequence, each beginning with <s>.
     """
 
-    def __init__(self, *args: Any, pool: str, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self, base: System, task: TaskHead, *, width: int, frozen: bool, pool: str
+    ) -> None:
+        super().__init__(base, task, width=width, frozen=frozen)
         self.pool = pool
-        self.window = None
+
+    @property
+    def window(self) -> int | None:
+        """None: a text may have any number of windows."""
+        return None
 
     def scores(self, batch: Batch) -> Tensor:
         windows, owners = split_into_windows(batch, int(self.vocabulary.bos), self.vocabulary.pad)
@@ -138,7 +158,7 @@ def split_into_windows(batch: Batch, start: int, pad: int) -> tuple[Batch, Tenso
     return Batch.collate(windows, pad).to(device), torch.tensor(owners, device=device)
 
 
-class TrainingWrapper(System):
+class TrainingWrapper(TrainableSystem):
     """Base of wrappers that train a model: their saved and loaded weights are the model's own."""
 
     validation_metric = "loss"
@@ -164,8 +184,12 @@ class FinetunedGenerator(TrainingWrapper):
     def __init__(self, base: System, *, conditional: bool) -> None:
         super().__init__()
         require(base, Step, "generation")
-        self.vocabulary, self.window = base.vocabulary, base.window
+        self.vocabulary = base.vocabulary
         self.base, self.conditional = base, conditional
+
+    @property
+    def window(self) -> int | None:
+        return self.base.window
 
     def begin_step(self, step: int) -> None:
         self.base.begin_step(step)
@@ -175,6 +199,7 @@ class FinetunedGenerator(TrainingWrapper):
     ) -> tuple[Loss, State | None]:
         """-log p(target | source), over the tokens of the target and its end."""
         if self.conditional:
+            assert isinstance(self.base, TrainableSystem)
             return self.base.loss(batch, generator=generator)
         assert batch.labels is not None and isinstance(self.base, Assembly)
         view = causal_view(batch)
@@ -187,9 +212,9 @@ class FinetunedGenerator(TrainingWrapper):
         count = torch.tensor(float(len(log_probs)), device=log_probs.device)
         return Loss(-log_probs.sum(), count), None
 
-    def max_generation_length(self, condition: int) -> int | None:
+    def max_generation_length(self, condition: int | None) -> int | None:
         """A source that is the prefix of the text takes positions of the window."""
-        if self.conditional:
+        if self.conditional or condition is None:
             return self.base.max_generation_length(condition)
         return None if self.window is None else self.window - (condition - 1)
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
+from lmlab.core.parts import initial_state
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.emissions.softmax import Softmax
 from lmlab.models.causal_lm import FieldwiseState, split_answers
@@ -49,6 +50,7 @@ class GLM(Assembly):
     """
 
     objective: BlankInfilling
+    scorer_kind = "left-to-right"
 
     def start(self, rows: int, *, condition: Batch | None = None) -> GLMState:
         """The state of `rows` texts before their first token, each given its condition."""
@@ -68,7 +70,7 @@ class GLM(Assembly):
     def start_infilling(self, part_a: PartA) -> GLMState:
         """The state after encoding a text with blanks and starting its first blank."""
         rows = len(part_a.blanks)
-        hidden = self.backbone(part_a.view, self.backbone.initial_state(rows))
+        hidden = self.backbone(part_a.view, initial_state(self.backbone, rows))
         zeros = torch.zeros_like(part_a.blanks[:, 0])
         state = GLMState(hidden.state, hidden.values[:, -1], part_a.blanks, zeros, zeros)
         starts = torch.full_like(zeros, self.objective.start)
@@ -151,6 +153,9 @@ class BlankDecoder:
         next_blank = tokens == self.separator
         intra = torch.where(next_blank, 1, state.intra_position + 1)
         return self.system.write(state, tokens, state.blank_index + next_blank.long(), intra)
+
+    def max_generation_length(self, condition: int | None) -> int | None:
+        return None
 
     @staticmethod
     def _is_last(state: GLMState) -> Tensor:

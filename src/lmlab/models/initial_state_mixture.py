@@ -8,6 +8,7 @@ logsumexp_w(log π_w + Σ_{u≤t} log p(s_u | s_<u, w)), and log p(s_t | s_<t) =
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -19,10 +20,19 @@ from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
-from lmlab.core.parts import Backbone, CandidateLogits, HiddenStates, Predictions, prediction_mask
+from lmlab.core.parts import (
+    Backbone,
+    CandidateLogits,
+    Emission,
+    HiddenStates,
+    Objective,
+    Predictions,
+    prediction_mask,
+)
 from lmlab.core.sampled_loss import SampledLoss
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM, DecodingState
 
 LOG_WEIGHTS = "log_weights"
@@ -73,7 +83,8 @@ class InitialStates(nn.Module):
     def log_weights(self, rows: int) -> Tensor:
         """(rows, W) log π."""
         if self.logits is None:
-            return next(iter(self.vectors.values())).new_zeros(rows, 1)
+            first: Tensor = next(iter(self.vectors.values()))
+            return first.new_zeros(rows, 1)
         return F.log_softmax(self.logits, 0).expand(rows, -1)
 
 
@@ -95,9 +106,9 @@ class StateMixtureLM(AutoregressiveLM):
             f"not give; use --set {self.single_state_setting}{setting}, or remove --objective."
         )
 
+    @abstractmethod
     def initial_states(self, view: View) -> tuple[TensorState, View]:
         """The initial states of the rows of a view, and the view of the remaining inputs."""
-        raise TypeError(f"{type(self).__name__} does not define initial_states")
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         if state is None:
@@ -135,11 +146,6 @@ class StateMixtureLM(AutoregressiveLM):
     def _rows_first(self, memory: TensorState, log_weights: Tensor) -> TensorState:
         tensors = {name: t.unflatten(0, (-1, self.count)) for name, t in memory.tensors.items()}
         return TensorState({**tensors, LOG_WEIGHTS: log_weights})
-
-    def scores(
-        self, hidden: HiddenStates, mask: Tensor, candidates: Tensor, shared: Tensor | None = None
-    ) -> Tensor:
-        raise TypeError("several starts are mixed by probabilities, and scores are none yet")
 
     def advance(self, state: DecodingState, tokens: Tensor) -> DecodingState:
         """The state after one more token per row, with the posterior updated."""
@@ -179,8 +185,18 @@ class InitialStateMixtureLM(StateMixtureLM):
 
     single_state_setting: ClassVar[str] = "starts=0"
 
-    def __init__(self, *, starts: int, backbone: Backbone, **parts: Any) -> None:
-        super().__init__(backbone=backbone, **parts)
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: Backbone,
+        emission: Emission,
+        objective: Objective,
+        starts: int,
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
         self.starts = InitialStates(starts, self._initialisable().free_state_widths())
         self.count = starts
 

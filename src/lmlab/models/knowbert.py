@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lmlab.backbones.memory_transformer import MemoryTransformer
 from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import MentionLink
 from lmlab.core.loss import Loss
+from lmlab.core.parts import Emission
 from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.knowledge_attention import KnowledgeAttention
 from lmlab.models.masked_lm import BERT
 from lmlab.objectives.entity_linking_loss import EntityLinkingMLM
@@ -22,16 +24,24 @@ from lmlab.objectives.entity_linking_loss import EntityLinkingMLM
 class KnowBERT(BERT):
     """KnowBERT: a masked LM with a knowledge component between two of its layers.
 
-    For the first `linking_steps` only the entity linker is trained, on the annotated mentions; then
-    the projection from entities back to words is set to the pseudo-inverse of the projection to
-    entities (`KnowledgeAttention.align`), and all parameters are trained.
+    For the first `linking_steps` of its objective only the entity linker is trained, on the
+    annotated mentions; then the projection from entities back to words is set to the pseudo-inverse
+    of the projection to entities (`KnowledgeAttention.align`), and all parameters are trained.
     """
 
     objective: EntityLinkingMLM
 
-    def __init__(self, *, linking_steps: int, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.linking_steps = linking_steps
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: MemoryTransformer,
+        emission: Emission,
+        objective: EntityLinkingMLM,
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
         self.knowledge = self.objective.lexicon.knowledge
         self._tokenizer: TokenizerProtocol | None = None
 
@@ -55,13 +65,16 @@ class KnowBERT(BERT):
 
     def begin_step(self, step: int) -> None:
         super().begin_step(step)
-        linking_only = step < self.linking_steps
-        if step == self.linking_steps:
+        linking_only = self.objective.linking_only
+        if step == self.objective.linking_steps:
             self.memory.align()
         linking_ids = {id(parameter) for parameter in self.memory.linking_parameters()}
         for parameter in self.parameters():
             parameter.requires_grad_(not linking_only or id(parameter) in linking_ids)
-        self.objective.linking_only = linking_only
+
+    def lengthening_hint(self, tokens: int) -> str:
+        assert self.window is not None
+        return f"build it on a longer base ({super().lengthening_hint(tokens)} there)"
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
@@ -76,7 +89,7 @@ class KnowBERT(BERT):
     @torch.no_grad()
     def link(self, batch: Batch) -> list[MentionLink]:
         """Entity linking: every mention of an unmasked batch with its predicted entity."""
-        view = self.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
+        view = self.objective.clean_view(batch)
         [outputs] = self.hidden(view).memory_outputs.values()
         spans = view.spans
         assert spans is not None

@@ -16,10 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from lmlab.backbones.backbone_interfaces import EncoderDecoderBackbone
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
+from lmlab.core.parts import Emission
 from lmlab.core.state import TensorState
 from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import DecodingState
 from lmlab.models.initial_state_mixture import (
     LOG_WEIGHTS,
@@ -27,6 +30,7 @@ from lmlab.models.initial_state_mixture import (
     initial_state_posterior_capture,
 )
 from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.objectives.objective_interfaces import Seq2SeqObjective
 
 
 @runtime_checkable
@@ -71,8 +75,18 @@ class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
 
     single_state_setting: ClassVar[str] = "latent_choices=1"
 
-    def __init__(self, *, choices: int, **parts: Any) -> None:
-        super().__init__(**parts)
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: EncoderDecoderBackbone,
+        emission: Emission,
+        objective: Seq2SeqObjective,
+        choices: int,
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
         self.count = choices
         self.choices = DiscreteLatent(choices, self._shiftable().free_state_widths())
 

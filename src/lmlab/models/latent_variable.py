@@ -6,22 +6,24 @@ prior and is a distribution over sentences; an autoencoder has none and only rec
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lmlab.backbones.backbone_interfaces import AutoencoderBackbone, LatentDecoder
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
+from lmlab.core.parts import Emission
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State, TensorState
-from lmlab.core.system import Assembly
 from lmlab.core.view import autoencoding_view, causal_view
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM, DecodingState
 from lmlab.objectives.elbo import ELBO
 from lmlab.objectives.reconstruction import ReconstructionObjective
@@ -31,8 +33,8 @@ class LatentDecoderModel(Assembly):
     """Base class of latent-variable models and autoencoders: a latent decoder."""
 
     @property
-    def decoder(self) -> LatentDecoder:
-        raise TypeError(f"{type(self).__name__} does not define decoder")
+    @abstractmethod
+    def decoder(self) -> LatentDecoder: ...
 
     def state_from_latents(self, latents: Tensor) -> TensorState:
         return self.decoder.state_from_latents(latents)
@@ -80,8 +82,18 @@ class VariationalAutoencoder(LatentDecoderModel):
     backbone: LatentDecoder
     objective: ELBO
 
-    def __init__(self, *, frozen: Sequence[nn.Module] = (), **parts: Any) -> None:
-        super().__init__(**parts)
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: LatentDecoder,
+        emission: Emission,
+        objective: ELBO,
+        frozen: Sequence[nn.Module] = (),
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
         self.frozen = tuple(frozen)  # a tuple, so that they are not registered twice
         for part in self.frozen:
             part.requires_grad_(False)
@@ -139,10 +151,12 @@ class Autoencoder(LatentDecoderModel):
 
     backbone: AutoencoderBackbone
     objective: ReconstructionObjective
+    scorer_kind = "reconstruction"
 
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
-        self.window = self.decoder.longest  # longer texts are scored window by window
+    @property
+    def window(self) -> int | None:
+        """The decoder's maximum length; longer texts are scored window by window."""
+        return self.decoder.longest
 
     @property
     def decoder(self) -> LatentDecoder:

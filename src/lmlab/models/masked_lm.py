@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.parts import Predictions, prediction_mask
+from lmlab.core.memrecall_config import MemRecallConfig
+from lmlab.core.parts import Backbone, Emission, Predictions, prediction_mask
 from lmlab.core.protocols import LMHead, TokenizerProtocol
+from lmlab.core.score import ScorerKind
 from lmlab.core.special_tokens import segment_ids
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import LogitEmission
 from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.objective_interfaces import MaskedLMObjective
@@ -26,6 +30,7 @@ class MaskedLM(Assembly):
 
     objective: MaskedLMObjective
     validation_metric = "loss"
+    scorer_kind: ClassVar[ScorerKind] = "masked"
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
@@ -105,8 +110,7 @@ class MaskedLM(Assembly):
         Tokens after an end token that is not the last belong to the next segment, as in training on
         pairs of texts.
         """
-        no_mask = torch.zeros_like(batch.tokens, dtype=torch.bool)
-        view = self.objective.fill_view(batch, no_mask)
+        view = self.objective.clean_view(batch)
         segments = segment_ids(batch.tokens, self.vocabulary)
         if segments is not None:
             view = replace(view, segments=segments)
@@ -117,6 +121,20 @@ class BERT(MaskedLM):
     """BERT: a masked LM whose objective may use the tokenizer."""
 
     objective: BERTObjective
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: Backbone,
+        emission: Emission,
+        objective: BERTObjective,
+        memrecall: MemRecallConfig | None = None,
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
+        self.memrecall = memrecall
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         self.objective.setup_tokenizer(tokenizer)

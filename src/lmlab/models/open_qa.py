@@ -82,6 +82,17 @@ class OpenQAModel(RetrieverModel):
         self.early_candidates = early
 
     @property
+    def window(self) -> int | None:
+        """A question is encoded with its last token."""
+        positions = self.backbone.max_positions
+        return None if positions is None else positions - 1
+
+    def lengthening_hint(self, tokens: int) -> str:
+        if self.window is None:
+            return super().lengthening_hint(tokens)
+        return f"train it with --set length={self.window + 1 + tokens}"
+
+    @property
     def retriever(self) -> Retriever:
         return self.backbone.retriever
 
@@ -161,7 +172,8 @@ class OpenQAModel(RetrieverModel):
         # A softmax over -inf only has a NaN gradient.
         safe = torch.where(possible, scores, 0.0).flatten(1)
         log_probs = torch.where(possible, torch.log_softmax(safe, 1).view_as(scores), -torch.inf)
-        return log_probs.unflatten(0, numbers.shape)
+        by_document: Tensor = log_probs.unflatten(0, numbers.shape)
+        return by_document
 
     def _whole_words(self, numbers: Tensor, scores: Tensor) -> Tensor:
         """(M, L, A) bool: whether a span of a document (M,) begins and ends at word boundaries."""
@@ -183,7 +195,8 @@ class OpenQAModel(RetrieverModel):
                 padded[:, offset : offset + tokens.shape[1]] == targets[:, offset, None]
             )
             matches[:, :, offset] = equal & (sizes == offset + 1)[:, None]
-        return matches.unflatten(0, numbers.shape) & (spans > -torch.inf)
+        occurrences: Tensor = matches.unflatten(0, numbers.shape) & (spans > -torch.inf)
+        return occurrences
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:

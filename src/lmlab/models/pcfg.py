@@ -14,7 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
-from lmlab.core.system import System
+from lmlab.core.system import TrainableSystem
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.inside import (
     ParseTree,
@@ -319,8 +319,10 @@ def _row(sentences: SentenceBatch, row: int, count: int) -> SentenceBatch:
     )
 
 
-class PCFG(System):
+class PCFG(TrainableSystem):
     """PCFG with exact `log_prob` by inside and prefix probabilities; samples whole sentences."""
+
+    scorer_kind = "left-to-right"
 
     def __init__(self, rules: NeuralPCFG, vocabulary: Vocabulary, *, max_length: int) -> None:
         super().__init__()

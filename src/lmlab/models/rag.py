@@ -51,6 +51,7 @@ class RAG(DocumentStoreModel):
 
     documents_embedded: Tensor
     """() bool: whether the documents have been embedded."""
+    scorer_kind = "left-to-right"
 
     def __init__(
         self,
@@ -63,19 +64,29 @@ class RAG(DocumentStoreModel):
         retrieved: int,
     ) -> None:
         super().__init__()
-        assert generator.window is not None, "the generator has a maximum length"
         self.vocabulary = vocabulary
         self.generator = generator
         self.retriever = retriever
         self.memory = memory
         self.marginal = marginal
         self.retrieved = retrieved
-        self.window = generator.window
         self.register_buffer("documents_embedded", torch.tensor(False))
+
+    @property
+    def window(self) -> int | None:
+        return self.generator.window
+
+    def lengthening_hint(self, tokens: int) -> str:
+        return self.generator.lengthening_hint(tokens)
 
     @property
     def document_memory(self) -> DocumentMemory:
         return self.memory
+
+    @property
+    def document_decoder(self) -> EncoderDecoderLM:
+        """The generator, which is conditioned on one source: a question and a document."""
+        return self.generator
 
     @property
     def decoding_methods(self) -> tuple[str, ...]:
@@ -85,7 +96,7 @@ class RAG(DocumentStoreModel):
     @property
     def max_question_length(self) -> int:
         """In tokens, special tokens included: the generator's maximum less the longest document."""
-        assert self.window is not None
+        assert self.window is not None, "the generator has a maximum length"
         return self.window + 1 - (self.memory.max_document_length - 1)
 
     def check_condition_length(self, tokens: int) -> None:
@@ -114,8 +125,7 @@ class RAG(DocumentStoreModel):
     def with_document(self, document: Document) -> Self:
         """The same model with one document replaced, matched by name: an edited fact."""
         self._ensure_embedded()
-        other = self.with_memory(copy(self.memory))
-        other.memory._buffers = dict(self.memory._buffers)
+        other = self.with_memory(self.memory.shallow_copy())
         with evaluation_mode(other.retriever):
             other.memory.replace(document, self.require_tokenizer(), other.retriever.encode)
         return other
@@ -195,7 +205,8 @@ class RAG(DocumentStoreModel):
         rows = torch.arange(len(batch), device=numbers.device).repeat_interleave(numbers.shape[1])
         texts = replace(batch, condition=None).select(rows)
         texts = replace(texts, condition=self.sources(questions, numbers))
-        return self.generator.log_prob(texts).per_token.unflatten(0, numbers.shape)
+        per_token: Tensor = self.generator.log_prob(texts).per_token.unflatten(0, numbers.shape)
+        return per_token
 
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None

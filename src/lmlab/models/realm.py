@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.answers import Answer
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.capture import REAL, UNIT_INTERVAL, Capture
 from lmlab.core.distribution import Categorical
@@ -21,7 +22,6 @@ from lmlab.core.parts import Network, Predictions, prediction_mask
 from lmlab.core.protocols import LogProbs, TokenizerProtocol
 from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.models.retrieval_base import RetrieverModel, scatter_by_document
 from lmlab.objectives.masked_language_modelling import BERTObjective
@@ -88,6 +88,7 @@ class REALM(RetrieverModel, Assembly):
     backbone: KnowledgeAugmentedEncoder
     objective: REALMObjective
     validation_metric = "loss"
+    scorer_kind = "masked"
 
     @property
     def retriever(self) -> Retriever:

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.parts import Backbone
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.emission_interfaces import EnergyEmission
 from lmlab.models.energy import EnergyModelBase
 from lmlab.objectives.residual_nce import FrozenBaseLM, ResidualNCE
 
@@ -62,8 +65,24 @@ class ResidualEnergyModel(EnergyModelBase):
 
     objective: ResidualNCE
 
-    def __init__(self, *, draws: int, candidates: int, **options: Any) -> None:
-        super().__init__(**options)
+    @property
+    def scores_end(self) -> bool:
+        """True: the base language model predicts it."""
+        return True
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: Backbone,
+        emission: EnergyEmission,
+        objective: ResidualNCE,
+        draws: int,
+        candidates: int,
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
         self.partition_samples = draws
         self.candidates = candidates
         self._partition: tuple[Any, PartitionEstimate] | None = None
@@ -92,8 +111,8 @@ class ResidualEnergyModel(EnergyModelBase):
         """(B,) E alone, without the base."""
         return self.position_energies(batch).sum(1) + self.constant
 
-    def energy(self, batch: Batch) -> Tensor:
-        """(B,) -log p_LM(x) + E(x)."""
+    def energy(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
+        """(B,) -log p_LM(x) + E(x), whatever the `blanks`."""
         return self.residual(batch) - self.base.system.log_prob(batch).totals
 
     def log_prob(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -15,23 +16,23 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.retrieval_protocols import RetrievedDocuments
-from lmlab.core.system import System
+from lmlab.core.system import TrainableSystem
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.retriever import Retriever
 
 
-class DocumentStoreModel(System):
+class DocumentStoreModel(TrainableSystem):
     """A model that retrieves from a document store."""
 
     tokenizer: TokenizerProtocol | None = None
     """The tokenizer, once it was set."""
 
     @property
+    @abstractmethod
     def document_memory(self) -> DocumentMemory:
         """The memory that is searched."""
-        raise TypeError(f"{type(self).__name__} does not define its document memory")
 
     @property
     def documents(self) -> Documents:
@@ -81,13 +82,13 @@ class DocumentStoreModel(System):
             other.set_document_vectors(vectors, index)
         return other
 
+    @abstractmethod
     def with_memory(self, memory: DocumentMemory) -> Self:
         """The same model with another memory; this one is unchanged."""
-        raise TypeError(f"{type(self).__name__} does not define with_memory")
 
+    @abstractmethod
     def embed_documents(self) -> None:
         """Recompute the vectors of all documents with the current encoder."""
-        raise TypeError(f"{type(self).__name__} does not define embed_documents")
 
     def set_document_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
         """Set precomputed vectors of all documents, and their search index."""
@@ -98,8 +99,8 @@ class RetrieverModel(DocumentStoreModel):
     """A model whose retriever is trained jointly with it."""
 
     @property
-    def retriever(self) -> Retriever:
-        raise TypeError(f"{type(self).__name__} does not define its retriever")
+    @abstractmethod
+    def retriever(self) -> Retriever: ...
 
     @property
     def document_memory(self) -> DocumentMemory:

@@ -125,6 +125,9 @@ class SentinelInfillDecoder(nn.Module):
             self.system.advance(state.decoder_state, tokens), blank, state.blanks
         )
 
+    def max_generation_length(self, condition: int | None) -> int | None:
+        return None
+
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """The answer to each blank of a text, parsed from the output."""
         before_end = itertools.takewhile(lambda token: token != self.sentinels.end, tokens)

@@ -55,7 +55,7 @@ class EncoderDecoderLM(CausalLM):
         return self.backbone.run_encoder(view)
 
 
-class ImageToTextLM(EncoderDecoderLM):
+class ImageToTextLM(CausalLM):
     """Image-to-text LM by one stack: the start token is the patches' class token (ViT).
 
     It predicts the first word from all patches.

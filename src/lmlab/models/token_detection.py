@@ -8,14 +8,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
+from lmlab.core.parts import Backbone, Emission
 from lmlab.core.protocols import LogProbs
 from lmlab.core.special_tokens import segment_ids
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.objectives.replaced_token_detection import ELECTRAObjective
 
@@ -24,10 +26,24 @@ class ReplacedTokenDetector(Assembly):
     """ELECTRA: a discriminator with two outcomes, 0 original and 1 replaced, and its generator."""
 
     objective: ELECTRAObjective
-    missing_network: Literal["detector", "generator"] | None = None
-    """The network that a checkpoint lacks, if it has only the other."""
     # The discriminator's loss rises as the generator improves, so it cannot select an epoch.
     validation_metric = "masked"
+    scorer_kind = "masked"
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: Backbone,
+        emission: Emission,
+        objective: ELECTRAObjective,
+        missing_network: Literal["detector", "generator"] | None = None,
+    ) -> None:
+        """`missing_network`: the one that a checkpoint lacks, if it has only the other."""
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
+        self.missing_network = missing_network
 
     def detect(self, batch: Batch) -> Tensor:
         """(B, T) log-odds that the token at each position was replaced; -inf at padding."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from lmlab.backbones.backbone_interfaces import TwoStreamBackbone
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
+from lmlab.core.parts import initial_state
 from lmlab.core.special_tokens import segment_ids
 from lmlab.core.state import State
 from lmlab.models.causal_lm import AutoregressiveLM, DecodingState
@@ -31,7 +32,7 @@ class TwoStreamLM(AutoregressiveLM):
         device = next(self.parameters()).device
         tokens = torch.full((rows,), self.vocabulary.bos, device=device)
         segments = self.objective.segments(tokens[:, None])[:, 0]
-        return self._step_and_query(self.backbone.initial_state(rows), tokens, segments)
+        return self._step_and_query(initial_state(self.backbone, rows), tokens, segments)
 
     def advance(self, state: DecodingState, tokens: Tensor) -> DecodingState:
         return self._step_and_query(state.memory, tokens, torch.zeros_like(tokens))
@@ -57,7 +58,7 @@ class TwoStreamLM(AutoregressiveLM):
 
         Tokens after an end token belong to the next segment.
         """
-        view = self.objective.content_view(batch)
+        view = self.objective.clean_view(batch)
         segments = segment_ids(batch.tokens, self.vocabulary)
         if segments is not None and view.segments is not None:
             view = replace(view, segments=view.segments.masked_fill(segments == 1, 1))

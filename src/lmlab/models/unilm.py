@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
-from lmlab.core.parts import HiddenStates
+from lmlab.core.parts import HiddenStates, initial_state
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.models.causal_lm import FieldwiseState
@@ -37,15 +36,12 @@ class UniLM(MaskedLM):
     """
 
     objective: UniLMObjective
+    scorer_kind = "left-to-right"
 
-    def __init__(self, *, objective: UniLMObjective, **parts: Any) -> None:
-        super().__init__(objective=objective, **parts)
-        if objective.longest is not None:
-            # A text split in two has one more separator.
-            self.window = objective.longest - 2
-
-    def max_generation_length(self, condition: int) -> int | None:
+    def max_generation_length(self, condition: int | None) -> int | None:
         """The condition comes first, and each generated token needs a position after it."""
+        if condition is None:
+            return self.window
         max_length = self.objective.longest
         return None if max_length is None else max_length - condition
 
@@ -63,7 +59,7 @@ class UniLM(MaskedLM):
             attention_mask=FullMask(),
             segments=torch.full_like(tokens, source),
         )
-        hidden = self.backbone(view, self.backbone.initial_state(rows))
+        hidden = self.backbone(view, initial_state(self.backbone, rows))
         return UniLMState(hidden.state, lengths, text)
 
     def peek(self, state: UniLMState) -> Categorical:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
-from lmlab.core.system import Assembly
+from lmlab.core.parts import Backbone
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.word2vec_emission import Word2VecEmission
 from lmlab.objectives.negative_sampling import NegativeSampling
 
@@ -18,8 +20,27 @@ class Word2Vec(Assembly):
     objective: NegativeSampling
     emission: Word2VecEmission
     validation_metric = "loss"
-    threads: int = 1
-    """Text segments that compiled code trains on in parallel."""
+    scorer_kind = "masked"
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: Backbone,
+        emission: Word2VecEmission,
+        objective: NegativeSampling,
+        fitting: str = "gradient",
+        threads: int = 1,
+    ) -> None:
+        """`threads`: text segments that compiled code trains on in parallel."""
+        super().__init__(
+            vocabulary=vocabulary,
+            backbone=backbone,
+            emission=emission,
+            objective=objective,
+            fitting=fitting,
+        )
+        self.threads = threads
 
     def vectors(self) -> Tensor:
         """(V, W) context (input) vectors: those commonly called word vectors."""

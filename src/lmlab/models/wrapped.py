@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.attention_mask import CausalMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
@@ -25,8 +26,8 @@ from lmlab.core.parts import (
     prediction_mask,
 )
 from lmlab.core.protocols import LMHead
+from lmlab.core.score import ScoreKind, ScorerKind
 from lmlab.core.state import State, TensorState
-from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import never_predicted_mask
@@ -48,14 +49,23 @@ class ModuleBackbone(Backbone):
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
 
-    def __init__(self, module: nn.Module, *, count: int, padding_id: int) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        count: int,
+        padding_id: int,
+        supports_padding: bool = True,
+        max_positions: int | None = None,
+    ) -> None:
         super().__init__()
         self.module = module
+        self.max_positions = max_positions
         self.width = count
         """Ids of the tokenizer; further logits are dropped."""
         self.padding_id = padding_id
         """The id used as padding."""
-        self.supports_padding = True
+        self.supports_padding = supports_padding
         parameters = _forward_parameters(module)
         self.takes_attention_mask = "attention_mask" in parameters
         self._call_options = {"use_cache": False} if "use_cache" in parameters else {}
@@ -164,6 +174,10 @@ class WrappedModel(Assembly):
             objective=objective,
         )
 
+    def lengthening_hint(self, tokens: int) -> str:
+        """The module is not trained by a setting."""
+        return "build it longer"
+
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Nothing: the module's internals are unknown."""
         return {}
@@ -194,6 +208,15 @@ class WrappedModel(Assembly):
             yield chunk, scores[mask[chunk]]
 
 
+class LookAheadNextToken(NextToken):
+    """Next-token prediction by a module that may see later tokens.
+
+    Its terms need not be the conditionals of one distribution, so its scores are pseudo ones.
+    """
+
+    kind: ClassVar[ScoreKind] = "pseudo"
+
+
 class WrappedCausalLM(WrappedModel):
     """Wrapped causal LM: the module gives next-token logits at every position.
 
@@ -201,8 +224,11 @@ class WrappedCausalLM(WrappedModel):
     tokens: correct for every module, as no cache is assumed.
     """
 
+    scorer_kind: ClassVar[ScorerKind] = "left-to-right"
+    objective_type: ClassVar[type[NextToken]] = NextToken
+
     def __init__(self, backbone: ModuleBackbone, vocabulary: Vocabulary) -> None:
-        super().__init__(backbone, vocabulary, NextToken())
+        super().__init__(backbone, vocabulary, self.objective_type())
 
     def start(self, rows: int, *, condition: Batch | None = None) -> TensorState:
         """The texts so far: what precedes their first token."""
@@ -225,6 +251,13 @@ class WrappedCausalLM(WrappedModel):
         return TensorState({"tokens": torch.cat([state["tokens"], tokens[:, None]], dim=1)})
 
 
+class WrappedLookAheadLM(WrappedCausalLM):
+    """A wrapped next-token model that may see later tokens, for diagnosis."""
+
+    scorer_kind = "look-ahead"
+    objective_type = LookAheadNextToken
+
+
 class WrappedMaskedLM(WrappedModel):
     """Wrapped masked LM: the module gives logits at masked positions, bidirectionally.
 
@@ -233,6 +266,7 @@ class WrappedMaskedLM(WrappedModel):
     """
 
     objective: MaskedLMObjective
+    scorer_kind = "masked"
 
     def __init__(self, backbone: ModuleBackbone, vocabulary: Vocabulary) -> None:
         replacement = MaskReplacement(vocabulary=vocabulary)

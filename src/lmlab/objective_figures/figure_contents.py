@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from lmlab.backbones.backbone_interfaces import ImageTextBackbone
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.attention_mask import LayerMask
-from lmlab.core.system import Assembly
 from lmlab.core.view import View
 
 CellStyle = Literal["plain", "hidden", "mask", "changed", "other", "answer", "target", "number"]
@@ -101,6 +100,15 @@ class HasBoundaryPositions(Protocol):
 
 
 @runtime_checkable
+class HasImageTextView(Protocol):
+    """A backbone that encodes an image and a text in one row."""
+
+    def image_text_view(self, view: View) -> View:
+        """Image and text in one row."""
+        ...
+
+
+@runtime_checkable
 class HasLayerMask(Protocol):
     """A backbone whose layers attend to less than a view allows (sparse attention)."""
 
@@ -122,13 +130,13 @@ class ViewAnnotations:
     """Image and text as one sequence, if one stack encodes both."""
 
 
-def annotate_view(system: Assembly, view: View) -> ViewAnnotations:
+def annotate_view(system: ComposedSystem, view: View) -> ViewAnnotations:
     """Annotations of a view by objective and backbone."""
     objective, backbone = system.objective, system.backbone
     layer_mask = joint_view = None
     if view.decoder is None and isinstance(backbone, HasLayerMask):
         layer_mask = backbone.layer_mask(int(view.lengths[0]))
-    if view.decoder is not None and isinstance(backbone, ImageTextBackbone):
+    if view.decoder is not None and isinstance(backbone, HasImageTextView):
         joint_view = backbone.image_text_view(view)
     return ViewAnnotations(
         notes=objective.explain(view) if isinstance(objective, ExplainsView) else None,

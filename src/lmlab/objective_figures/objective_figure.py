@@ -8,20 +8,24 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from tokenizers.models import WordPiece
 
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, looks_like_path
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
-from lmlab.core.registry import catalogue, find_system, system_module
-from lmlab.core.system import Assembly, System
+from lmlab.core.registry import catalogue, system_module
+from lmlab.core.system import System
+from lmlab.core.system_files import resolve_system
 from lmlab.core.untrusted_input import check_text
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import SPECIAL_TOKENS, UNKNOWN, Vocabulary
+from lmlab.data.corpus_encoding import encode_with_special_tokens
 from lmlab.data.readers import Example
 from lmlab.data.tokenizer_training import TRAINERS
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
@@ -29,7 +33,6 @@ from lmlab.inspection.inspected_models import (
     NamesOutcomes,
     NamesSpecialTokens,
     TokenNames,
-    encode_with_special_tokens,
     fits_window,
     tokenize_sentence,
     training_corpus,
@@ -102,13 +105,13 @@ class _PreparedText:
     """A system and a batch for it."""
 
     card: Card
-    system: Assembly
+    system: ComposedSystem
     tokenizer: Tokenizer
     batch: Batch
 
 
 def show_objective(
-    system: str | Path | TrainedModel,
+    system: str | Path | ModuleType | TrainedModel,
     *,
     text: str | None = None,
     condition: str | None = None,
@@ -151,13 +154,15 @@ def _summary(card: Card) -> str:
 
 
 def _prepare(
-    system: str | Path | TrainedModel,
+    system: str | Path | ModuleType | TrainedModel,
     text: str | None,
     condition: str | None,
     settings: dict[str, Any],
 ) -> _PreparedText:
+    if isinstance(system, ModuleType):
+        return _prepare_zoo_system(resolve_system(system), text, condition, settings)
     if not isinstance(system, TrainedModel) and not is_run_path(str(system)):
-        return _prepare_zoo_system(find_system(str(system)), text, condition, settings)
+        return _prepare_zoo_system(resolve_system(str(system)), text, condition, settings)
     if settings:
         raise UserError("--set does not apply to a run; remove it, or name a system.")
     model = system if isinstance(system, TrainedModel) else load_run(system)
@@ -165,7 +170,9 @@ def _prepare(
 
 
 def is_run_path(name_or_path: str) -> bool:
-    """Whether it is a path, existing or not; a bare system name is a system."""
+    """Whether it is a path, existing or not; a bare system name is a system, as is a .py file."""
+    if name_or_path.endswith(".py"):
+        return False
     known = {name.lower() for card in catalogue().values() for name in (card.name, *card.aliases)}
     a_path = looks_like_path(name_or_path) or Path(name_or_path).exists()
     return a_path and name_or_path.lower().replace("_", "-") not in known
@@ -224,7 +231,7 @@ def _has_no_source(prepared: _PreparedText) -> bool:
 
 
 def _prepared_text(card: Card, system: System, tokenizer: Tokenizer, batch: Batch) -> _PreparedText:
-    if not isinstance(system, Assembly):
+    if not isinstance(system, ComposedSystem):
         raise UserError(
             f"{card.name} has no objective with positions: it gives a probability to the text "
             "as a whole, so there is no view to plot."

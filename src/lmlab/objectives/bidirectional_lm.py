@@ -69,7 +69,7 @@ class BidirectionalLM(NextToken):
         """
         backward = reverse_sequences(batch, self.vocabulary.end)
         view = View(inputs=backward.tokens, lengths=backward.lengths, attention_mask=CausalMask())
-        layers, _ = self.backward.all_layers(view)
+        layers = self.backward.all_layers(view)
         # Position t has index n + 1 - t in the reversed text, after the start token. The end token
         # takes the vectors of the reversed start; the start token has seen everything.
         positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)

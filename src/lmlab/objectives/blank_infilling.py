@@ -128,6 +128,7 @@ class BlankInfilling(Objective):
     """
 
     kind: ClassVar[ScoreKind] = "exact"
+    extra_positions = 1  # part A has the last token too
 
     def __init__(
         self,

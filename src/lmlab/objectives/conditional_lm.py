@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
@@ -16,7 +17,6 @@ from lmlab.core.parts import Network, prediction_mask
 from lmlab.core.protocols import LogProbs, TokenizerProtocol
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.untrusted_input import parse_integer
 from lmlab.core.view import View, causal_view
 from lmlab.core.vocabulary import Vocabulary
@@ -108,6 +108,7 @@ class ImageConditionalLM(ConditionalLM):
     empty image, all 0.
     """
 
+    extra_positions = 0  # the patches have positions of their own
     intensity: Tensor
 
     def __init__(self, vocabulary: Vocabulary, *, side: int, patch: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -66,18 +67,18 @@ class IsolatedTemplatePooling(AllPositionsPooling):
         return ExplicitMask(blanks[:, :, None] | ~blanks[:, None, :])
 
 
-class TokenCorruption(nn.Module):
+class TokenCorruption(nn.Module, ABC):
     """A distribution over replacement tokens for one position of each text, given the text."""
 
     def setup_data(self, tokens: NDArray[np.generic]) -> None:
         """Receive all ids of the training split before training."""
         return
 
+    @abstractmethod
     def forward(
         self, batch: Batch, positions: Tensor, count: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """(B, count) replacements at the position (B,) of each text, possibly the original."""
-        raise TypeError(f"{type(self).__name__} does not define forward")
 
 
 class UniformCorruption(TokenCorruption):

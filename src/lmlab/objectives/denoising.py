@@ -16,7 +16,7 @@ import numpy as np
 from lmlab.core.errors import unknown_name
 from lmlab.objectives.denoising_base import (
     CorruptedSource,
-    DenoisingObjective,
+    CorruptedTextObjective,
     DenoisingSpecialTokens,
     SentenceSplitter,
 )
@@ -134,7 +134,7 @@ def make_noise(
     raise unknown_name("noise", name, NOISES)
 
 
-class BARTDenoising(DenoisingObjective):
+class BARTDenoising(CorruptedTextObjective):
     """BART: -log p(s | noises(s)); the noises are applied to the source one after another.
 
     Lewis et al. 2020: sentence permutation, then text infilling. Every token of the original text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -139,7 +140,7 @@ class CorruptedSource:
 class DenoisingObjective(Seq2SeqObjective):
     """Denoising seq2seq; log p(s) = Σ_t log p(s_t | s_<t, a source of a single mask token).
 
-    In training a subclass corrupts the source. With everything masked the decoder is a normalised
+    In training a subclass corrupts the text. With everything masked the decoder is a normalised
     language model, so log_prob is exact. A share `full_mask_rate` of the training texts is fully
     masked, unlike in the papers; how well log_prob is trained depends on it. A text with a
     condition (a pair) is decoded given that source, uncorrupted.
@@ -156,6 +157,8 @@ class DenoisingObjective(Seq2SeqObjective):
         self.special_tokens = special_tokens
         self.vocabulary = special_tokens.vocabulary
         self.full_mask_rate = full_mask_rate
+        # The encoder input is the text with its special tokens; the decoder's lacks the last one.
+        self.extra_positions = max(1, len(special_tokens.decoder_prefix) - 1)
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """Receive the tokenizer before training."""
@@ -215,30 +218,6 @@ class DenoisingObjective(Seq2SeqObjective):
             clean_positions=F.pad(view.clean_positions, (extra, 0), value=-1),
         )
 
-    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        if batch.condition is not None:
-            return self.conditional_view(batch)
-        random, sources, parts = numpy_generator(generator), [], []
-        for body in text_bodies(batch, self.vocabulary):
-            fully_masked = random.random() < self.full_mask_rate
-            corrupted, part = (
-                self.corrupt_fully(body) if fully_masked else self.corrupt(body, random)
-            )
-            sources.append(corrupted)
-            parts.append(part)
-        source = self.corrupted_source_view(sources, batch.tokens.device)
-        return replace(source, decoder=self.partial_decoder_view(batch, parts))
-
-    def corrupt(
-        self, tokens: np.ndarray, random: np.random.Generator
-    ) -> tuple[CorruptedSource, np.ndarray]:
-        """The corrupted source of a text (T,), and the target positions, ascending."""
-        raise TypeError(f"{type(self).__name__} does not define corrupt")
-
-    def corrupt_fully(self, tokens: np.ndarray) -> tuple[CorruptedSource, np.ndarray]:
-        """Mask the whole text; all of it is the target."""
-        return self.fully_masked_source(), np.arange(len(tokens))
-
     def partial_decoder_view(self, batch: Batch, target_positions: Sequence[np.ndarray]) -> View:
         """The decoder's view when the targets are the tokens at some positions of each text's body.
 
@@ -278,6 +257,34 @@ class DenoisingObjective(Seq2SeqObjective):
         predictions = network.target_log_probs(self.conditional_view(batch))
         first = len(self.decoder_prefix()) - 1
         return LogProbs(per_token=predictions.to_dense()[:, first:], kind=self.kind)
+
+
+class CorruptedTextObjective(DenoisingObjective):
+    """Denoising seq2seq whose sources are corrupted one by one."""
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if batch.condition is not None:
+            return self.conditional_view(batch)
+        random, sources, parts = numpy_generator(generator), [], []
+        for body in text_bodies(batch, self.vocabulary):
+            fully_masked = random.random() < self.full_mask_rate
+            corrupted, part = (
+                self.corrupt_fully(body) if fully_masked else self.corrupt(body, random)
+            )
+            sources.append(corrupted)
+            parts.append(part)
+        source = self.corrupted_source_view(sources, batch.tokens.device)
+        return replace(source, decoder=self.partial_decoder_view(batch, parts))
+
+    @abstractmethod
+    def corrupt(
+        self, tokens: np.ndarray, random: np.random.Generator
+    ) -> tuple[CorruptedSource, np.ndarray]:
+        """The corrupted source of a text (T,), and the target positions, ascending."""
+
+    def corrupt_fully(self, tokens: np.ndarray) -> tuple[CorruptedSource, np.ndarray]:
+        """Mask the whole text; all of it is the target."""
+        return self.fully_masked_source(), np.arange(len(tokens))
 
 
 def text_bodies(batch: Batch, vocabulary: Vocabulary) -> list[np.ndarray]:

@@ -72,8 +72,8 @@ class EntityLinkingMLM(BERTObjective):
     Mentions are found in the clean text by the lexicon; a mention with a masked token is dropped.
     (The paper keeps it with a [MASK] entity as its candidate, which reveals that the masked word is
     in the lexicon, and where a name of several words begins and ends.) So views are the same in
-    training and when blanks are filled. While `linking_only`, the training loss is the linking loss
-    alone.
+    training and when blanks are filled. For the first `linking_steps` the training loss is the
+    linking loss alone.
     """
 
     def __init__(
@@ -85,13 +85,21 @@ class EntityLinkingMLM(BERTObjective):
         lexicon: EntityLexicon,
         linking: LinkingLoss,
         weight: float = 1.0,
+        linking_steps: int = 0,
+        base_positions: int = 1,
         repeats: StaticMasking | None = None,
     ) -> None:
+        """`base_positions`: the extra positions of the base, whose texts it takes."""
         super().__init__(vocabulary, choice, replacement, repeats=repeats)
+        self.extra_positions = base_positions
         self.lexicon = lexicon
         self.linking = linking
         self.weight = weight
+        self.linking_steps = linking_steps
         self.linking_only = False
+
+    def begin_step(self, step: int) -> None:
+        self.linking_only = step < self.linking_steps
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         self.lexicon.setup_tokenizer(tokenizer, unknown=self.vocabulary.unknown)
@@ -133,7 +141,7 @@ class EntityLinkingMLM(BERTObjective):
 
     def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
         """Candidate weights of each mention of the clean text."""
-        view = self.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
+        view = self.clean_view(batch)
         [outputs] = network.hidden(view).memory_outputs.values()
         spans = view.spans
         assert spans is not None

@@ -15,7 +15,7 @@ import numpy as np
 from lmlab.core.errors import unknown_name
 from lmlab.objectives.denoising_base import (
     CorruptedSource,
-    DenoisingObjective,
+    CorruptedTextObjective,
     DenoisingSpecialTokens,
     SentenceSplitter,
 )
@@ -127,7 +127,7 @@ def gap_selection_score(chosen: Sequence[int], bags: Sequence[Counter[int]], uni
     return rouge_1_f1(inside, outside)
 
 
-class GapSentenceGeneration(DenoisingObjective):
+class GapSentenceGeneration(CorruptedTextObjective):
     """GSG: -log p(gap sentences | text with one mask token for each).
 
     A share `rate` of a text's sentences is masked, rounded, at least one and not all; the decoder
@@ -182,4 +182,5 @@ class GapSentenceGeneration(DenoisingObjective):
         return np.split(np.arange(len(tokens)), range(size, len(tokens), size))
 
     def _words(self, tokens: np.ndarray) -> np.ndarray:
-        return tokens[~self.sentences.is_end(tokens)]
+        words: np.ndarray = tokens[~self.sentences.is_end(tokens)]
+        return words

@@ -59,6 +59,8 @@ class BERTObjective(MaskedLMObjective):
         self.static_masking = repeats
         self.full_sentences = full_sentences
         self.pairs = pairs
+        if pairs is not None:
+            self.extra_positions = 2  # a separator between the two segments
         self.boundary = boundary
         self.units = units
 

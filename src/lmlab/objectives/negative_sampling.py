@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.attention_mask import ExplicitMask
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
@@ -22,7 +23,6 @@ from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
 from lmlab.emissions.word2vec_emission import Word2VecEmission
 from lmlab.layers.unigram_distribution import UnigramDistribution

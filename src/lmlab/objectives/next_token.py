@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
@@ -14,7 +15,6 @@ from lmlab.core.parts import Network, Objective, prediction_mask
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import View, causal_view
 from lmlab.objectives.objective_interfaces import sum_losses
 

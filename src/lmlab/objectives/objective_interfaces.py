@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Protocol, runtime_checkable
@@ -9,14 +10,14 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.attention_mask import AttentionMask
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Network, Objective, Predictions
+from lmlab.core.parts import Network, Objective, Predictions, TrainingObjective
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.masking.pseudo_likelihood import (
@@ -45,7 +46,7 @@ class EnergyPooling(Protocol):
         ...
 
 
-class EnergyObjective(Objective):
+class EnergyObjective(TrainingObjective):
     """Noise-contrastive training of a text's energy: classify data against noise texts.
 
     The view holds both, with one target per row, DATA_LABEL or NOISE_LABEL, at the row's blank.
@@ -70,6 +71,7 @@ class MaskedLMObjective(Objective):
     """
 
     kind: ClassVar[ScoreKind] = "pseudo"
+    extra_positions = 1  # the last token is an input too
     vocabulary: Vocabulary
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
@@ -79,6 +81,10 @@ class MaskedLMObjective(Objective):
         """
         inputs = batch.tokens.masked_fill(masked, require_mask_token(self.vocabulary))
         return masked_view(batch, inputs, masked)
+
+    def clean_view(self, batch: Batch) -> View:
+        """The whole text, with nothing masked or predicted."""
+        return self.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
 
     def log_prob_at(
         self, network: Network, batch: Batch, masked: Tensor, target_mask: Tensor
@@ -119,13 +125,15 @@ class LatentNetwork(Protocol):
 class Seq2SeqObjective(Objective):
     """Sequence-to-sequence objectives: the decoder attends to an encoded source."""
 
+    extra_positions = 1  # of the encoder, which reads a source with its last token
+
+    @abstractmethod
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         """The encoder's view of the sources, or of the empty source."""
-        raise TypeError(f"{type(self).__name__} does not define source_view")
 
+    @abstractmethod
     def decoder_prefix(self) -> tuple[int, ...]:
         """Ids that the decoder is given before the first generated token."""
-        raise TypeError(f"{type(self).__name__} does not define decoder_prefix")
 
 
 def sum_losses(losses: Tensor) -> Loss:

@@ -100,7 +100,7 @@ class PermutationLM(Objective):
         """The positions of `masked` (B, T) last, at the same step: none of them sees another."""
         return self.ordered_view(batch, masked.long(), masked)
 
-    def content_view(self, batch: Batch) -> View:
+    def clean_view(self, batch: Batch) -> View:
         """The whole text with full attention and no targets, as in fine-tuning."""
         return View(
             inputs=batch.tokens,

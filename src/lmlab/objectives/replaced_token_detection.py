@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
@@ -15,7 +16,6 @@ from lmlab.core.parts import Network, Objective, prediction_mask, weighted_cross
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
 from lmlab.layers.noise import sample_uniform
 
@@ -45,6 +45,7 @@ class ELECTRAObjective(Objective):
     """
 
     kind: ClassVar[ScoreKind] = "pseudo"
+    extra_positions = 1  # the last token is an input too
 
     def __init__(self, generator: Assembly, *, weight: float = 50.0) -> None:
         super().__init__()

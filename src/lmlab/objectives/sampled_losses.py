@@ -6,6 +6,7 @@ Gutmann and Hyvärinen 2010; Bengio and Senécal 2003; Jean et al. 2015.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,19 +16,20 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.parts import (
     Backbone,
     CandidateLogits,
-    Emission,
     HiddenStates,
     Network,
+    OutputLayer,
     Predictions,
     prediction_mask,
 )
 from lmlab.core.sampled_loss import SampledLoss
-from lmlab.core.system import Assembly, System
+from lmlab.core.system import System
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.unigram_distribution import count_tokens
@@ -107,11 +109,11 @@ class NoiseSampledLoss(SampledLoss):
         self.samples = samples
         self.shared = shared
 
+    @abstractmethod
     def target_losses(self, scores: Tensor, log_noise: Tensor) -> Tensor:
         """(N,) losses, from s and log q of the target and of the noise, both (N, 1 + k)."""
-        raise TypeError(f"{type(self).__name__} does not define target_losses")
 
-    def check_parts(self, backbone: Backbone, emission: Emission) -> None:
+    def check_parts(self, backbone: Backbone, emission: OutputLayer) -> None:
         if isinstance(emission, CandidateLogits) and backbone.output_kind == "vectors":
             return
         raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -123,7 +124,7 @@ class SplitTexts(NamedTuple):
     cuttable: Tensor
 
 
-class SentencePairTask(nn.Module):
+class SentencePairTask(nn.Module, ABC):
     """Binary classification of segment pairs, half of which are corrupted.
 
     A text of n ≥ 2 tokens is split at a uniformly random position; shorter ones stay whole and have
@@ -161,7 +162,8 @@ class SentencePairTask(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, 2) logits of the labels, given hidden states (B, T, W)."""
-        return self.classify(torch.tanh(self.pool(hidden[:, 0])))
+        logits: Tensor = self.classify(torch.tanh(self.pool(hidden[:, 0])))
+        return logits
 
     def loss(self, view: View, hidden: Tensor) -> Loss:
         """Cross-entropy of the labels, each weighted by the number of MLM targets in its row.
@@ -230,9 +232,9 @@ class SentencePairTask(nn.Module):
         """(B,) bool: the rows that can be corrupted."""
         return cuttable
 
+    @abstractmethod
     def corrupt_pairs(self, split: SplitTexts, uniforms: Tensor) -> tuple[TextSegment, TextSegment]:
         """The two segments where the label is 1; `uniforms` (B,) are numbers in [0, 1)."""
-        raise TypeError(f"{type(self).__name__} does not define corrupt_pairs")
 
 
 class NextSentencePrediction(SentencePairTask):

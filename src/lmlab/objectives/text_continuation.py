@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmlab.backbones.pointer_encoder_decoder import TwoOutputEncoderDecoder
+from lmlab.backbones.encoder_decoder import TwoOutputEncoderDecoder
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Emission, Network, weighted_cross_entropy
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
 from lmlab.objectives.denoising_base import (
     CorruptedSource,
-    DenoisingObjective,
+    CorruptedTextObjective,
     DenoisingSpecialTokens,
 )
 from lmlab.objectives.masking.token_masking import (
@@ -31,7 +31,7 @@ from lmlab.objectives.masking.token_masking import (
 from lmlab.objectives.objective_interfaces import sum_losses
 
 
-class PALMObjective(DenoisingObjective):
+class PALMObjective(CorruptedTextObjective):
     """PALM. Stage 1: -Σ_{t masked} log q(s_t | visible), q the encoder's own `head`.
     Stage 2: -log p(second part | first part, masked); `joint` adds the stage 1 loss.
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmlab.core.assembly import Assembly
 from lmlab.core.attention_mask import CausalMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
@@ -20,7 +21,6 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.state import State
-from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import sample_uniform

@@ -87,6 +87,7 @@ class UniLMObjective(MaskedLMObjective):
     """
 
     kind: ClassVar[ScoreKind] = "exact"
+    extra_positions = 2  # a text split in two has one more separator
 
     def __init__(
         self,

@@ -103,5 +103,6 @@ def _overlap(
         cost += max(overlap_width, 0.0) * max(overlap_height, 0.0)
     inside = (anchors > (left, bottom)) & (anchors < (right, top))
     cost += 0.02 * float(inside.all(1).sum())
-    outside = max(-left, 0.0) + max(-bottom, 0.0) + max(right - size[0], 0.0)
-    return cost + outside + max(top - size[1], 0.0)
+    width, height = map(float, size)
+    outside = max(-left, 0.0) + max(-bottom, 0.0) + max(right - width, 0.0)
+    return cost + outside + max(top - height, 0.0)

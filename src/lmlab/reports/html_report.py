@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lmlab import __version__
 from lmlab.core.score import SCORE_KINDS, TokenScore
 from lmlab.inspection.figure_files import figures_html
-from lmlab.plotting.figure import colour
-from lmlab.plotting.html import Html, TableCell, html_page, html_table, join_html, number_cell, tag
+from lmlab.plotting.html import Html, html_page, join_html, tag
 from lmlab.plotting.training_curves import LossBar, draw_loss_bars, draw_training_curves
 from lmlab.reports.comparison_files import write_with_folder
+from lmlab.reports.comparison_html import (
+    comparison_table,
+    differences_table,
+    direction_sentence,
+    metric_legend,
+    swatch,
+)
 from lmlab.reports.report_sections import ReportSection, SampledText
-from lmlab.scoring.comparison_records import ComparedSentence, Comparison, ComparisonRow, Difference
+from lmlab.scoring.comparison_records import ComparedSentence, Comparison, ComparisonRow
 from lmlab.scoring.comparison_tables import caption
 from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention
-from lmlab.training.training_logs import format_exact_duration
 
 SURPRISAL_SCALE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Surprisals, in nats, in the colour legend."""
@@ -35,7 +40,7 @@ def render_report(sections: Sequence[ReportSection], *, title: str) -> str:
     sections = assign_colours(sections)
     head = [
         tag("h1", title),
-        tag("p", f"Written by lmlab {__version__}. Lower is better throughout.", class_="faint"),
+        tag("p", f"Written by lmlab {__version__}. {direction_sentence(sections)}", class_="faint"),
     ]
     if len(sections) > 1:
         links = [
@@ -73,11 +78,11 @@ def _section(section: ReportSection, anchor: str) -> Html:
         tag("h2", f"{comparison.corpus}, {comparison.split} split"),
         tag("p", *_best_model_sentence(comparison), class_="lead"),
         tag("p", caption(comparison), class_="faint"),
-        _comparison_table(section),
+        comparison_table(section),
         _notes(comparison),
         _bars(section),
         _curves(section),
-        _differences(comparison.differences),
+        differences_table(comparison),
         _surprisal(section),
         _samples(section),
         _inspection_figures(section),
@@ -98,88 +103,25 @@ def _best_model_sentence(comparison: Comparison) -> list[str]:
         return ["Best by character: ", tag("strong", best.name), f" with {figure}."]
     best = min(comparison.rows, key=lambda row: row.nats_per_token)
     parts = [tag("strong", best.name), f" does best: {best.nats_per_token:.3f} nats per token"]
-    if best.perplexity is not None:
-        parts.append(f", perplexity {best.perplexity:,.2f}")
-    if best.floor is not None and best.regret is not None:
+    perplexity, floor, regret = (best[name] for name in ("perplexity", "floor", "regret"))
+    if perplexity is not None:
+        parts.append(f", perplexity {perplexity:,.2f}")
+    if floor is not None and regret is not None:
         parts.append(
-            f". The entropy of the language is {best.floor:.3f} on this split, so "
-            f"{best.regret:.3f} nats per token are left to learn"
+            f". The entropy of the language is {floor:.3f} on this split, so "
+            f"{regret:.3f} nats per token are left to learn"
         )
     return [*parts, "."]
 
 
 def _bits_per_character(comparison: Comparison) -> list[tuple[float, ComparisonRow]]:
     """Bits per character and their rows; rows without are left out."""
-    values = ((row.bits_per_character, row) for row in comparison.rows)
+    values = ((row["bits_per_character"], row) for row in comparison.rows)
     return [(bits, row) for bits, row in values if bits is not None]
 
 
 def _comparable_per_token(comparison: Comparison) -> bool:
     return len({(row.kind, row.tokenization) for row in comparison.rows}) == 1
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A table column: heading, and the cell of a row."""
-
-    heading: str
-    show: Callable[[ComparisonRow], TableCell]
-
-
-def _columns(section: ReportSection) -> list[_Column]:
-    """The columns that have a value in this comparison."""
-    rows = section.comparison.rows
-    columns = [
-        _Column("model", lambda row: _name_cell(row, section)),
-        _Column("kind", lambda row: TableCell(row.kind)),
-        _Column("nats/token", _nats_cell),
-        _Column("perplexity", lambda row: number_cell(row.perplexity, 2)),
-        _Column("bits/character", lambda row: number_cell(row.bits_per_character, 4)),
-    ]
-    if any(row.floor is not None for row in rows):
-        columns.append(_Column("floor", lambda row: number_cell(row.floor, 4)))
-        columns.append(_Column("regret", lambda row: number_cell(row.regret, 4)))
-    columns.append(_Column("parameters", lambda row: number_cell(row.parameters or None, 0)))
-    if any(row.unknown for row in rows):
-        columns.append(_Column("unknown", _unknown_cell))
-    columns.append(_Column("training", lambda row: _duration_cell(row.train_seconds)))
-    if len({row.convention.tokenizer for row in rows}) > 1:
-        columns.append(_Column("tokenizer", lambda row: TableCell(row.convention.tokenizer)))
-    return columns
-
-
-def _comparison_table(section: ReportSection) -> Html:
-    columns = _columns(section)
-    cells = [[column.show(row) for column in columns] for row in section.comparison.rows]
-    return html_table([column.heading for column in columns], cells)
-
-
-def _name_cell(row: ComparisonRow, section: ReportSection) -> TableCell:
-    seeds = f" ({len(row.seeds)} seeds)" if len(row.seeds) > 1 else ""
-    name = row.name if row.system in row.name else f"{row.name} ({row.system})"
-    return TableCell(join_html([_swatch(section.colour_index(row.name)), name + seeds]))
-
-
-def _nats_cell(row: ComparisonRow) -> TableCell:
-    mean = number_cell(row.nats_per_token, 4)
-    if row.seed_std is None:
-        return mean
-    return TableCell(f"{mean.shown} ± {row.seed_std:.4f}", mean.value)
-
-
-def _unknown_cell(row: ComparisonRow) -> TableCell:
-    share = row.unknown / max(row.tokens, 1)
-    return TableCell(f"{share:.1%}", share)
-
-
-def _duration_cell(seconds: float | None) -> TableCell:
-    if seconds is None:
-        return TableCell("–")
-    return TableCell(format_exact_duration(seconds), seconds)
-
-
-def _swatch(index: int) -> Html:
-    return tag("span", class_="swatch", style=f"background:{colour(index)}")
 
 
 def _notes(comparison: Comparison) -> Html:
@@ -191,17 +133,8 @@ def _notes(comparison: Comparison) -> Html:
 def _bars(section: ReportSection) -> Html:
     comparison, rows = section.comparison, section.comparison.rows
     if _comparable_per_token(comparison):
-        bars = [
-            LossBar(
-                name=row.name,
-                value=row.nats_per_token,
-                low=None if row.seed_std is None else row.nats_per_token - row.seed_std,
-                high=None if row.seed_std is None else row.nats_per_token + row.seed_std,
-                colour_index=section.colour_index(row.name),
-            )
-            for row in rows
-        ]
-        return _figure(draw_loss_bars(bars, floor=rows[0].floor), "Loss on the split.")
+        bars = [_loss_bar(row, section.colour_index(row.name)) for row in rows]
+        return _figure(draw_loss_bars(bars, floor=rows[0]["floor"]), "Loss on the split.")
     bars = [
         LossBar(name=row.name, value=bits, colour_index=section.colour_index(row.name))
         for bits, row in _bits_per_character(comparison)
@@ -211,6 +144,17 @@ def _bars(section: ReportSection) -> Html:
     floor = None if comparison.floor is None else comparison.floor.bits_per_character
     svg = draw_loss_bars(bars, floor=floor, unit="bits per character")
     return _figure(svg, "Bits per character, which compare whatever the tokens are.")
+
+
+def _loss_bar(row: ComparisonRow, colour_index: int) -> LossBar:
+    value, spread = row.nats_per_token, row["seed_std"]
+    return LossBar(
+        name=row.name,
+        value=value,
+        low=None if spread is None else value - spread,
+        high=None if spread is None else value + spread,
+        colour_index=colour_index,
+    )
 
 
 def _curves(section: ReportSection) -> Html:
@@ -230,34 +174,6 @@ def _curves(section: ReportSection) -> Html:
 
 def _figure(svg: str, text: str) -> Html:
     return tag("figure", Html(svg), tag("figcaption", text))
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4f}".replace("-", "−")
-
-
-def _differences(differences: Sequence[Difference]) -> Html:
-    if not differences:
-        return Html("")
-    rows = [
-        [
-            TableCell(difference.first),
-            TableCell(difference.second),
-            TableCell(_signed(difference.nats), difference.nats),
-            TableCell(f"{_signed(difference.low)} … {_signed(difference.high)}", difference.low),
-            number_cell(difference.p_value, 4),
-            TableCell(difference.unit),
-        ]
-        for difference in differences
-    ]
-    header = ("model", "against", "difference", "95 % interval", "p", "nats per")
-    note = (
-        "Below zero the first is better. Paired bootstrap over texts: both models are scored "
-        "on the same resampled texts; p-values are not corrected for multiple comparisons."
-    )
-    return join_html(
-        [tag("h3", "Differences"), html_table(header, rows), tag("p", note, class_="faint")]
-    )
 
 
 def _surprisal(section: ReportSection) -> Html:
@@ -285,7 +201,7 @@ def _sentence(sentence: ComparedSentence, section: ReportSection) -> Html:
         lines += [tag("div", "source", class_="name"), tag("div", sentence.source)]
     for row in section.comparison.rows:
         tokens = sentence.tokens.get(row.name, ())
-        lines.append(tag("div", _swatch(section.colour_index(row.name)), row.name, class_="name"))
+        lines.append(tag("div", swatch(section.colour_index(row.name)), row.name, class_="name"))
         lines.append(tag("div", *(_token(token) for token in tokens)))
     return tag("div", *lines, class_="tokens")
 
@@ -311,7 +227,7 @@ def _samples(section: ReportSection) -> Html:
     items = [
         tag(
             "section",
-            tag("h4", _swatch(section.colour_index(row.name)), row.name),
+            tag("h4", swatch(section.colour_index(row.name)), row.name),
             _sample_list(section.samples[row.name]),
         )
         for row in section.comparison.rows
@@ -335,7 +251,7 @@ def _inspection_figures(section: ReportSection) -> Html:
     folds = [
         tag(
             "details",
-            tag("summary", _swatch(section.colour_index(name)), f"{name}, {len(figures)} figures"),
+            tag("summary", swatch(section.colour_index(name)), f"{name}, {len(figures)} figures"),
             figures_html(figures),
         )
         for name, figures in per_run.items()
@@ -392,9 +308,5 @@ def _score_kinds(sections: Sequence[ReportSection]) -> Html:
         tag("h2", "Kinds of figures"),
         tag("dl", *(entry for kind, entry in entries.items() if kind in present)),
         rest if entries.keys() - present else Html(""),
-        tag(
-            "p",
-            "Regret is the loss above what the true distribution itself gives on the same texts; "
-            "bits per character compare across tokenizers, perplexities do not.",
-        ),
+        tag("p", metric_legend(sections)),
     )

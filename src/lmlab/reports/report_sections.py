@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,13 +15,14 @@ from lmlab.core.evaluation_mode import device_of
 from lmlab.core.protocols import Sample, Step
 from lmlab.core.registry import find_system
 from lmlab.core.system import NATS_PER_TOKEN
+from lmlab.data.builtin_corpora import builtin_descriptions, open_builtin
 from lmlab.data.corpus_encoding import encode_with_special_tokens
-from lmlab.data.load_corpus import builtin_descriptions, open_builtin
 from lmlab.inspection.figure_files import SavedFigure, read_figure_files
 from lmlab.plotting.training_curves import LossCurve, draw_training_curves, loss_curve_from_metrics
 from lmlab.sampling.decoding import sample_sequences
 from lmlab.scoring.comparison_records import Comparison, ComparisonRow
 from lmlab.training.config import BUDGETS
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel
 from lmlab.training.setting_records import format_value
 from lmlab.training.training_logs import read_metrics
@@ -40,7 +40,7 @@ def write_run_figures(
     run = RunFolder(path)
     lines = read_metrics(run.metrics)
     # Named by the system, not by the folder: the same training gives the same figure anywhere.
-    name = str(run.read_config()["system"]) if lines else path.name
+    name = run.read_config().system if lines else path.name
     curve = loss_curve_from_metrics(name, lines, contrast=not loss_is_comparable)
     if not curve.train and not curve.held_out:
         return []
@@ -51,43 +51,43 @@ def write_run_figures(
     return [figure_path]
 
 
-def true_entropy(config: dict[str, Any]) -> float | None:
+def true_entropy(config: RunConfig) -> float | None:
     """The true entropy in nats per token of a run's training corpus; None where it is unknown.
 
     It is counted in the tokens of the corpus's own tokenizer, so it is no floor for another.
     """
-    spec, seed = config["corpus"]["spec"], int(config["corpus"]["seed"])
+    spec, seed = config.corpus.spec, config.corpus.seed
     if spec not in builtin_descriptions():
         return None
     corpus = open_builtin(spec, seed)
     expected: float | None = getattr(corpus.truth, "expected_tokens", None)
-    if corpus.truth is None or expected is None or config["tokenizer"] != corpus.tokenizer:
+    if corpus.truth is None or expected is None or config.tokenizer != corpus.tokenizer:
         return None
     return corpus.truth.entropy / expected
 
 
-def train_command(config: Mapping[str, Any], out: Path) -> str | None:
+def train_command(config: RunConfig, out: Path) -> str | None:
     """`lmlab train …` with everything that differs from the defaults, shell-quoted.
 
     None for an imported model (an ARPA file), which can't be retrained.
     """
-    if not config["corpus"]["spec"]:
+    if not config.corpus.spec:
         return None
     plan = make_training_plan(
-        find_system(config["system"]), config["size"], config["recipe"], {}, {}, config["seed"]
+        find_system(config.system), config.size, config.recipe, {}, {}, config.seed
     )
-    command = ["lmlab", "train", config["system"], "--data", config["corpus"]["spec"]]
-    command += ["--out", str(out), "--size", config["size"], "--tokenizer", config["tokenizer"]]
-    command += ["--recipe", config["recipe"]] if config["recipe"] else []
+    command = ["lmlab", "train", config.system, "--data", config.corpus.spec]
+    command += ["--out", str(out), "--size", config.size, "--tokenizer", config.tokenizer]
+    command += ["--recipe", config.recipe] if config.recipe else []
     defaults = asdict(plan.system_config) | asdict(plan.training)
-    for name, value in {**config["system_config"], **config["training"]}.items():
+    for name, value in {**config.system_config, **asdict(config.training)}.items():
         if name not in (*BUDGETS, "seed") and value != defaults.get(name):
             command += ["--set", f"{name}={format_value(value, empty='')}"]
-    budget = {name: config["training"].get(name) for name in BUDGETS}
+    budget = {name: getattr(config.training, name) for name in BUDGETS}
     if any(value != defaults[name] for name, value in budget.items()):
         for name, value in budget.items():
             command += [] if value is None else [f"--{name}", format_value(value, empty="")]
-    return shlex.join([*command, "--seed", str(config["seed"])])
+    return shlex.join([*command, "--seed", str(config.seed)])
 
 
 SAMPLE_COUNT = 5
@@ -130,7 +130,7 @@ def make_report_section(
     by_path = {str(model.path): model for model in models}
     rows = comparison.rows
     first = {row.name: by_path[row.runs[0]] for row in rows}
-    entropies = {true_entropy(model.config) for model in models if model.config["corpus"]["spec"]}
+    entropies = {true_entropy(model.config) for model in models if model.config.corpus.spec}
     sources = [pair.source for pair in comparison.sentences if pair.source is not None]
     return ReportSection(
         comparison=comparison,

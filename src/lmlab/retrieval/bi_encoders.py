@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from copy import deepcopy
 
 import torch
@@ -16,7 +17,7 @@ from lmlab.retrieval.bm25 import BM25_K1, inverse_document_frequency, length_nor
 from lmlab.retrieval.document_memory import DocumentMemory
 
 
-class BiEncoder(nn.Module):
+class BiEncoder(nn.Module, ABC):
     """Bi-encoder: p(z | x) ∝ exp(d(z) · q(x)); d is fixed, so documents are embedded once.
 
     Lewis et al. 2020 (RAG). q is trained unless frozen.
@@ -46,13 +47,13 @@ class BiEncoder(nn.Module):
         """Raise a UserError if a document or query of so many tokens is too long."""
         return
 
+    @abstractmethod
     def encode(self, batch: Batch) -> Tensor:
         """(B, width) d(z) of each document."""
-        raise TypeError(f"{type(self).__name__} does not define encode")
 
+    @abstractmethod
     def encode_queries(self, batch: Batch) -> Tensor:
         """(B, width) q(x) of each query."""
-        raise TypeError(f"{type(self).__name__} does not define encode_queries")
 
 
 class RandomProjectionBM25(BiEncoder):
@@ -107,7 +108,8 @@ class RandomProjectionBM25(BiEncoder):
 
     def encode_queries(self, batch: Batch) -> Tensor:
         vectors: Tensor = self.questions(batch.tokens)
-        return (vectors * batch.mask()[..., None]).sum(1) * self.scale
+        pooled: Tensor = (vectors * batch.mask()[..., None]).sum(1) * self.scale
+        return pooled
 
 
 class TrainedBiEncoder(BiEncoder):

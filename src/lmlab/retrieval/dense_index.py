@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,8 @@ from lmlab.core.untrusted_input import read_json_object
 from lmlab.retrieval import faiss_index
 from lmlab.retrieval.exact_search import Floats, Numbers, top_inner_products
 from lmlab.retrieval.faiss_index import FaissIndex
+from lmlab.retrieval.index_options import DEFAULT_RECALL, IndexKind
 
-IndexKind = Literal["flat", "ivf", "hnsw"]
-"""flat: exhaustive search. ivf: the nearest inverted lists. hnsw: a graph of neighbours."""
-
-DEFAULT_RECALL = 0.95
 """Target recall of an approximate index."""
 NPY_MAGIC = b"\x93NUMPY"
 CHECK_CHUNK = 65_536

@@ -47,6 +47,10 @@ class KnowledgeAugmentedEncoder(Backbone):
         self.encoder = encoder
         self.retriever = retriever
         self.width = encoder.width
+        if encoder.max_positions is not None:
+            # A document follows its text, without a start token.
+            document = retriever.memory.max_document_length - 1
+            self.max_positions = encoder.max_positions - document
 
     def find(self, view: View, *, clean: Batch | None = None) -> RetrievedDocuments:
         """Retrieve documents for the input of a view."""
@@ -70,7 +74,8 @@ class KnowledgeAugmentedEncoder(Backbone):
         # From document-major to position-major order.
         row, choice, position = repeated.nonzero(as_tuple=True)
         order = ((row * target_mask.shape[1] + position) * choices + choice).argsort()
-        return hidden[order].unflatten(0, (-1, choices))
+        components: Tensor = hidden[order].unflatten(0, (-1, choices))
+        return components
 
 
 def view_batch(view: View) -> Batch:

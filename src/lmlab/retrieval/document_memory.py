@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,8 +16,9 @@ from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.special_tokens import add_special_tokens
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.masking.whole_word_masking import WordUnits
-from lmlab.retrieval.dense_index import CachedIndex, DenseIndex, IndexKind
+from lmlab.retrieval.dense_index import CachedIndex, DenseIndex
 from lmlab.retrieval.documents import Document, Documents, document_text
+from lmlab.retrieval.index_options import IndexKind
 
 NO_DOCUMENT = -1
 """Id of the null document, which is empty."""
@@ -114,6 +115,13 @@ class DocumentMemory(nn.Module):
             kind=self.kind,
         ).to(self.vectors)
         other.setup_tokenizer(tokenizer)
+        return other
+
+    def shallow_copy(self) -> DocumentMemory:
+        """A memory with the same tensors, whose documents can be replaced without changing this."""
+        other = copy(self)
+        # Buffers are held in a dictionary, which a shallow copy would share.
+        other._buffers = dict(self._buffers)
         return other
 
     def set_vectors(self, vectors: Tensor, index: DenseIndex | None = None) -> None:

@@ -165,7 +165,8 @@ def perturbed_queries(vectors: Floats, seed: int) -> Floats:
     _, neighbours = top_inner_products(points, vectors, min(RECALL_NEIGHBOURS + 1, len(vectors)))
     distances = np.linalg.norm(points - vectors[neighbours[:, -1]], axis=1, keepdims=True)
     steps = random.standard_normal(points.shape) / math.sqrt(points.shape[1])
-    return (points + distances * steps).astype(np.float32)
+    moved: Floats = (points + distances * steps).astype(np.float32)
+    return moved
 
 
 def recall_at_k(scores: Floats, truth: Floats) -> float:

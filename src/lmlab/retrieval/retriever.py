@@ -178,7 +178,8 @@ class Retriever(nn.Module):
     def _null_score(self, queries: Tensor) -> Tensor:
         """(B, 1) score of the null document."""
         empty = self.memory.batch(torch.tensor([NO_DOCUMENT], device=queries.device))
-        return queries @ self.documents(empty).T
+        scores: Tensor = queries @ self.documents(empty).T
+        return scores
 
     def _scores(self, queries: Tensor, numbers: Tensor) -> Tensor:
         """(B, k) q · d, each document encoded once, however many queries retrieved it."""
@@ -189,7 +190,8 @@ class Retriever(nn.Module):
             return (vectors * queries[:, None]).sum(-1)
         unique, inverse = numbers.clamp(min=0).unique(return_inverse=True)
         vectors = self.documents(self.memory.batch(unique))
-        return (vectors[inverse] * queries[:, None]).sum(-1)
+        scores: Tensor = (vectors[inverse] * queries[:, None]).sum(-1)
+        return scores
 
     def _without_trivial(self, numbers: Tensor, clean: Batch) -> Tensor:
         """The documents (B, k) in order; those that contain the text become none, at the end."""

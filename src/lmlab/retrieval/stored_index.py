@@ -19,15 +19,10 @@ from lmlab import __version__
 from lmlab.core.atomic_files import new_folder, write_json
 from lmlab.core.errors import UserError
 from lmlab.core.manifest import DamageError, check_files, verifies, write_manifest
+from lmlab.core.options import takes
 from lmlab.core.untrusted_input import check_seed, parse_dataclass, read_json_object
 from lmlab.retrieval.bm25 import LexicalIndex
-from lmlab.retrieval.dense_index import (
-    DEFAULT_RECALL,
-    DenseIndex,
-    IndexKind,
-    check_kind,
-    read_vectors,
-)
+from lmlab.retrieval.dense_index import DenseIndex, check_kind, read_vectors
 from lmlab.retrieval.documents import (
     INDEX_DOCUMENTS_FILE,
     META,
@@ -37,17 +32,13 @@ from lmlab.retrieval.documents import (
     load_documents,
 )
 from lmlab.retrieval.exact_search import Floats, Numbers
+from lmlab.retrieval.index_options import IndexKind, IndexOptions, IndexProgress
 from lmlab.retrieval.retrieval_encoder import EncoderDescription, RetrievalEncoder
 
 FORMAT = 3
 """Version of the folder format; larger ones come from a later lmlab."""
-ENCODE_BATCH_SIZE = 64
-"""Documents encoded per batch."""
 BM25 = "bm25"
 VECTORS_FILE, FAISS_FILE = "vectors.npy", "index.faiss"
-
-IndexProgress = Callable[[str, int, int], None]
-"""Receives the stage, the amount done and the total."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,24 +81,18 @@ LoadEncoder = Callable[[Path, IndexDescription], RetrievalEncoder]
 """Loads the encoder of an index, given its folder and description."""
 
 
+@takes(IndexOptions)
 def build_index(
-    documents: Documents,
-    encoder: RetrievalEncoder | None,
-    out: Path | str,
-    *,
-    kind: IndexKind = "flat",
-    batch: int = ENCODE_BATCH_SIZE,
-    recall: float = DEFAULT_RECALL,
-    seed: int = 0,
-    progress: IndexProgress = lambda stage, done, of: None,
+    documents: Documents, encoder: RetrievalEncoder | None, out: Path | str, options: IndexOptions
 ) -> StoredIndex:
     """Build an index of the documents and write it atomically: dense, or BM25 without an encoder.
 
     Vectors are written to disk in batches of `batch`, so that memory holds only the documents and
     FAISS's index. `kind`, `recall` and `seed` are those of `DenseIndex.build`.
     """
+    kind, batch, progress = options.kind, options.batch, options.progress
     check_kind(kind)
-    check_seed(seed)
+    check_seed(options.seed)
     if encoder is None and kind != "flat":
         raise UserError(f"kind {kind} does not apply to a bm25 index; remove it.")
     if batch < 1:
@@ -121,7 +106,9 @@ def build_index(
             truncated_before = encoder.truncated
             vectors = _encode(documents, encoder, folder / VECTORS_FILE, batch, progress)
             report = lambda done, of: progress("indexing", done, of)  # noqa: E731
-            index = DenseIndex.build(vectors, kind=kind, seed=seed, recall=recall, progress=report)
+            index = DenseIndex.build(
+                vectors, kind=kind, seed=options.seed, recall=options.recall, progress=report
+            )
             if kind != "flat":  # the vectors file is the flat index
                 index.save(folder / FAISS_FILE)
             fields = {

@@ -11,7 +11,7 @@ import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.limits import check_limit
-from lmlab.core.protocols import Step, require
+from lmlab.core.protocols import Decoder, Step, require
+from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.decoding import GeneratedSequence
 from lmlab.sampling.beam_expansion import (
@@ -29,7 +30,13 @@ from lmlab.sampling.beam_expansion import (
     constrained_continuations,
     top_continuations,
 )
-from lmlab.sampling.decoding import EncodedSources, check_prefix, max_new_tokens, state_after_prefix
+from lmlab.sampling.decoding import (
+    EncodedSources,
+    Generator,
+    check_prefix,
+    max_new_tokens,
+    state_after_prefix,
+)
 from lmlab.sampling.lexical_constraints import LexicalConstraints, Phrase, allocate_beam
 
 
@@ -89,7 +96,8 @@ class BeamConfig:
 
     def apply_length_penalty(self, log_prob: float, length: int) -> float:
         """The ranking score of a sequence, log p(y) / |y|^length_penalty."""
-        return log_prob / length**self.length_penalty
+        penalty: float = length**self.length_penalty
+        return log_prob / penalty
 
     def optimistic_score(self, log_prob: float, length: int) -> float:
         """Upper bound of the score of an open hypothesis of `length` tokens; assumed, with `ahead`.
@@ -103,7 +111,7 @@ class BeamConfig:
 
 
 def beam_search(
-    system: Any,
+    system: Generator,
     beam: BeamConfig,
     *,
     sources: int = 1,
@@ -127,43 +135,45 @@ def beam_search(
     prunes it. Sequences still open at the maximum length are returned only if too few finished,
     after those, with `finished` false. Cost: at most max_length steps of sources × width rows.
     """
-    require(system, Step, "beam search")
-    vocabulary: Vocabulary = system.vocabulary
+    decoder = require(system, Decoder, "beam search")
+    vocabulary = decoder.vocabulary
     constraints = constraints or LexicalConstraints()
     given_prefix = check_prefix(prefix, vocabulary)
     forced_prefix = check_prefix(constraints.prefix, vocabulary)
     if condition is not None:
-        encoded = EncodedSources.encode(system, condition)
+        encoded = EncodedSources.encode(decoder, condition)
     if encoded is not None:
         sources = len(encoded)
     if sources < 1:
         raise UserError(f"the number of sources must be 1 or more, got {sources}.")
     source_lengths = [None] * sources if encoded is None else encoded.batch.lengths.tolist()
     both = given_prefix + forced_prefix
-    limits = [max_new_tokens(system, both, beam.max_length, condition=n) for n in source_lengths]
+    limits = [max_new_tokens(decoder, both, beam.max_length, condition=n) for n in source_lengths]
     requested = limits if max_lengths is None else max_lengths
     lengths = [len(forced_prefix) + min(pair) for pair in zip(limits, requested, strict=True)]
     beams = [replace(beam, max_length=length) for length in lengths]
     with evaluation_mode(system):
-        state = system.start(sources) if encoded is None else encoded.state
-        state = state_after_prefix(system, state, sources, given_prefix)
-        state, log_probs = _force_prefix(system, state, sources, forced_prefix)
+        state = decoder.start(sources) if encoded is None else encoded.state
+        state = state_after_prefix(decoder, state, sources, given_prefix)
+        state, log_probs = _force_prefix(decoder, state, sources, forced_prefix)
         searches = [
             _Search(config, given_prefix, constraints, open=[_Open(forced_prefix, log_prob)])
             for config, log_prob in zip(beams, log_probs, strict=True)
         ]
         for length in range(len(forced_prefix) + 1, max(lengths) + 1):
-            distributions = system.peek(state).log_probs
+            distributions = decoder.peek(state).log_probs
             rows, tokens = _extend_all(searches, distributions, length, vocabulary)
             if not rows:
                 break
             device = distributions.device
             state = state.select(torch.tensor(rows, device=device))
-            state = system.advance(state, torch.tensor(tokens, device=device))
+            state = decoder.advance(state, torch.tensor(tokens, device=device))
     return [search.results() for search in searches]
 
 
-def _force_prefix(system: Any, state: Any, sources: int, prefix: Phrase) -> tuple[Any, list[float]]:
+def _force_prefix(
+    system: Step, state: State, sources: int, prefix: Phrase
+) -> tuple[State, list[float]]:
     """The state of each source after the constraints' prefix, and the prefix's log-probability."""
     totals = torch.zeros(sources, dtype=torch.float64)
     for token in prefix:

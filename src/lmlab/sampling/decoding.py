@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +17,10 @@ from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical, inverse_cdf
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
-from lmlab.core.protocols import Energy, Fill, LogProb, Sample, Step, require
+from lmlab.core.protocols import Decoder, LogProb, Step, require
+from lmlab.core.state import State
+from lmlab.core.system import System
+from lmlab.core.system_protocols import SampleSystem, SystemInfo
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import group_by_length, pad_rows
 from lmlab.inference.decoding import GeneratedSequence, TokenChoice, decode, greedy_choice
@@ -124,6 +127,8 @@ TOKENS_PER_BATCH = 8192
 
 MaxLengths = int | Sequence[int]
 """A maximum length for all rows, or one for each."""
+Generator: TypeAlias = System | Decoder
+"""What generates sequences: a system that can, or a decoder that is no system by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,10 +136,10 @@ class EncodedSources:
     """Sources with the system's state after encoding them, from which several strategies decode."""
 
     batch: Batch
-    state: Any
+    state: State
 
     @classmethod
-    def encode(cls, system: Any, batch: Batch) -> EncodedSources:
+    def encode(cls, system: Step, batch: Batch) -> EncodedSources:
         """The state of a system that is given each row of a batch."""
         with evaluation_mode(system):
             return cls(batch=batch, state=system.start(len(batch), condition=batch))
@@ -147,7 +152,7 @@ class EncodedSources:
 
 
 def sample_sequences(
-    system: object,
+    system: Generator,
     rows: int,
     *,
     max_length: MaxLengths,
@@ -167,7 +172,7 @@ def sample_sequences(
     """
     steps = make_filters(temperature=temperature, top_k=top_k, top_p=top_p)
     lengths = _lengths(rows, max_length)
-    if not isinstance(system, Step) and isinstance(system, Sample):
+    if not isinstance(system, Step) and isinstance(system, SampleSystem):
         shaped = bool(steps or prefix)
         return _sample_whole(system, rows, max(lengths), shaped, generator, condition)
 
@@ -191,7 +196,7 @@ def sample_sequences(
 
 
 def greedy_search(
-    system: object,
+    system: Generator,
     rows: int = 1,
     *,
     max_length: MaxLengths,
@@ -211,18 +216,20 @@ def greedy_search(
     )
 
 
-def _require_step(system: object) -> None:
-    """A UserError if a system can't be decoded; it suggests MCMC where that applies."""
-    if not isinstance(system, Step) and isinstance(system, (Fill, Energy)):
+def require_decoder(system: Generator, verb: str) -> Decoder:
+    """A system that decodes; a UserError if it can't, which suggests MCMC where that applies."""
+    if isinstance(system, Decoder):
+        return system
+    if system.scorer_kind in ("masked", "energy"):
         raise UserError(
             "this system does not generate token by token; sample its texts by MCMC: "
             "--method gibbs or metropolis (in Python chains)."
         )
-    require(system, Step, "decoding token by token")
+    return require(system, Decoder, verb)
 
 
 def decode_rows(
-    system: Any,
+    system: Generator,
     rows: int,
     choose: TokenChoice,
     *,
@@ -232,15 +239,15 @@ def decode_rows(
     sources: EncodedSources | None = None,
 ) -> list[GeneratedSequence]:
     """Decode rows after a prefix, given a condition or sources that are already encoded."""
-    _require_step(system)
-    vocabulary: Vocabulary = system.vocabulary
+    decoder = require_decoder(system, "decoding token by token")
+    vocabulary = decoder.vocabulary
     given = check_prefix(prefix, vocabulary)
     if condition is not None:
-        sources = EncodedSources.encode(system, condition)
+        sources = EncodedSources.encode(decoder, condition)
     conditions = [None] * rows if sources is None else sources.batch.lengths.tolist()
     limits = zip(_lengths(rows, max_length), conditions, strict=True)
     lengths = [
-        max_new_tokens(system, given, length, condition=condition_tokens)
+        max_new_tokens(decoder, given, length, condition=condition_tokens)
         for length, condition_tokens in limits
     ]
     # Sources belong to their rows, so those are not split into groups.
@@ -249,23 +256,21 @@ def decode_rows(
     with evaluation_mode(system):
         for first in range(0, rows, group_size):
             group = torch.arange(first, min(first + group_size, rows))
-            state = system.start(len(group)) if sources is None else sources.state
-            state = state_after_prefix(system, state, len(group), given)
+            state = decoder.start(len(group)) if sources is None else sources.state
+            state = state_after_prefix(decoder, state, len(group), given)
             group_lengths = lengths[first : first + group_size]
-            generated += decode(system, state, choose, group_lengths, prefix=given, rows=group)
+            generated += decode(decoder, state, choose, group_lengths, prefix=given, rows=group)
     return generated
 
 
 def max_new_tokens(
-    system: Any, prefix: Sequence[int], max_length: int, *, condition: int | None = None
+    system: Decoder, prefix: Sequence[int], max_length: int, *, condition: int | None = None
 ) -> int:
     """The number of tokens that can be generated after a prefix: `asked`, limited by the window.
 
     `condition` is the number of tokens of the condition, if there is one.
     """
-    window: int | None = getattr(system, "window", None)
-    if condition is not None and hasattr(system, "max_generation_length"):
-        window = system.max_generation_length(condition)
+    window = system.max_generation_length(condition)
     if window is None:
         return max_length
     if len(prefix) >= window:
@@ -276,7 +281,7 @@ def max_new_tokens(
     return min(max_length, window - len(prefix))
 
 
-def state_after_prefix(system: Any, state: Any, rows: int, prefix: Sequence[int]) -> Any:
+def state_after_prefix(system: Step, state: State, rows: int, prefix: Sequence[int]) -> State:
     """The state of `rows` sequences after the tokens of a prefix."""
     for token in prefix:
         state = system.advance(state, torch.full((rows,), token, device=device_of(system)))
@@ -314,7 +319,7 @@ def _lengths(rows: int, max_length: MaxLengths) -> list[int]:
 
 
 def _sample_whole(
-    system: Any,
+    system: SampleSystem,
     rows: int,
     max_length: int,
     filtered: bool,
@@ -346,12 +351,12 @@ def _sample_whole(
 
 
 def _log_probs_of(
-    system: Any, sequences: list[list[int]], condition: Batch | None
+    system: SystemInfo, sequences: list[list[int]], condition: Batch | None
 ) -> list[float | None]:
     """The system's log-probability of each complete sequence, if it has one."""
     if condition is not None or not isinstance(system, LogProb):
         return [None] * len(sequences)
-    vocabulary: Vocabulary = system.vocabulary  # type: ignore[attr-defined]
+    vocabulary = system.vocabulary
     first = vocabulary.end if vocabulary.start is None else vocabulary.start
     assert first is not None, "a vocabulary needs a start or an end token"
     log_probs: list[float | None] = [None] * len(sequences)

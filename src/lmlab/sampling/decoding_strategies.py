@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.limits import check_limit
+from lmlab.core.protocols import Decoder
 from lmlab.inference.decoding import GeneratedSequence
 from lmlab.layers.per_example_rng import per_example_generator
 from lmlab.sampling.beam_search import BeamConfig, Hypothesis, beam_search
@@ -26,7 +27,7 @@ class DecodingStrategy(Protocol):
         ...
 
     def decode(
-        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
+        self, system: Decoder, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each source, best first.
 
@@ -43,7 +44,7 @@ class Greedy:
     rows: int = 1
 
     def decode(
-        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
+        self, system: Decoder, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
         generated = greedy_search(system, len(sources), max_length=max_lengths, sources=sources)
         return [[_hypothesis(sequence)] for sequence in generated]
@@ -61,7 +62,7 @@ class BeamSearch:
         return self.beam.width
 
     def decode(
-        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
+        self, system: Decoder, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
         return beam_search(
             system,
@@ -87,7 +88,7 @@ class Sampling:
         check_limit("samples", self.rows, called="the number of texts per source")
 
     def decode(
-        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
+        self, system: Decoder, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
         count, device = len(sources), sources.batch.tokens.device
         repeated = torch.arange(count, device=device).repeat_interleave(self.rows)

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lmlab.core.protocols import InfillDecoder
+from lmlab.core.state import State
 from lmlab.inference.decoding import GeneratedSequence, next_distribution
 
 FREE_TOKEN = -1
@@ -36,7 +37,7 @@ class Frontier:
     """A batch of texts of equal length, and the state after them."""
 
     texts: list[PartialText]
-    state: Any
+    state: State
 
     def select(self, rows: Tensor) -> Frontier:
         return Frontier([self.texts[row] for row in rows.tolist()], self.state.select(rows))

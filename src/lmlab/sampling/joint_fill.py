@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from lmlab.core.joint_distribution import (
     RankedFilling,
 )
 from lmlab.core.score import ScoreKind
+from lmlab.core.system_protocols import JointFillSystem, SystemInfo
 from lmlab.data.batches import pad_rows
 
 FillTokens = tuple[tuple[int, ...], float]
@@ -79,7 +79,7 @@ def samples_without_special_tokens(
 
 
 def fill_by_joint_distribution(
-    system: Any,
+    system: JointFillSystem,
     row: Sequence[int],
     positions: Sequence[int],
     *,
@@ -119,10 +119,9 @@ def _ranking_caveats(ranked: Sequence[RankedFilling]) -> str | None:
     return " ".join(notes) or None
 
 
-def chain_rule_kind(system: Any, gaps: int) -> ScoreKind:
+def chain_rule_kind(system: SystemInfo, gaps: int) -> ScoreKind:
     """Score kind of the chain rule over `gaps` masks; a single mask is always consistent."""
-    kind: ScoreKind = getattr(system, "fill_score_kind", "pseudo")
-    return "exact" if gaps == 1 else kind
+    return "exact" if gaps == 1 else system.fill_score_kind
 
 
 def fill_by_chain_rule(

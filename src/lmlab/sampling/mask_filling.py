@@ -21,9 +21,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.limits import check_limit
 from lmlab.core.protocols import Fill, Infill, InfillDecoder, JointFill, Step, require, systems_with
+from lmlab.core.system_protocols import JointFillSystem, SystemInfo
 from lmlab.data.batches import pad_rows
 from lmlab.inference.decoding import GeneratedSequence
-from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.models.seq2seq import EncoderDecoderLM, ImageToTextLM
 from lmlab.sampling.decoding import sample_sequences
 from lmlab.sampling.filled_text import (
     FillCandidate,
@@ -33,6 +34,7 @@ from lmlab.sampling.filled_text import (
     independent_predictions,
     rank_options,
 )
+from lmlab.sampling.generation_options import FillLimits
 from lmlab.sampling.infill_search import InfillSearch, generated_log_probs
 from lmlab.sampling.joint_fill import (
     JointFillResult,
@@ -54,18 +56,12 @@ UNFINISHED_NOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskFiller:
+class MaskFiller(FillLimits):
     """Fills masks with one system; texts are streamed one by one, in constant memory."""
 
-    system: Any
+    system: SystemInfo
     tokenizer: Any
     layout: Any
-    top: int = 5
-    """Number of options per mask, or of fillings per text."""
-    beam: int = 8
-    """Beam width for joint filling; at least `top`."""
-    max_length: int = 20
-    """Maximum tokens in all blanks of a text, if their lengths are unknown."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -124,7 +120,7 @@ class MaskFiller:
         self, row: list[int], masks: list[int], generator: torch.Generator | None
     ) -> JointFillResult:
         special_tokens = self.tokenizer.symbols
-        if isinstance(self.system, JointFill):
+        if isinstance(self.system, JointFillSystem):
             joint = partial(
                 fill_by_joint_distribution, self.system, row, masks, generator=generator
             )
@@ -226,8 +222,9 @@ class MaskFiller:
         masked[:, list(positions)] = True
         with evaluation_mode(self.system):
             # Fixed seed: systems with Monte Carlo estimates sample from this.
-            filled = self.system.fill(batch, masked, generator=torch.Generator().manual_seed(0))
-        log_probs: Tensor = filled.log_probs.double().cpu()
+            system = require(self.system, Fill, "filling in tokens")
+            filled = system.fill(batch, masked, generator=torch.Generator().manual_seed(0))
+        log_probs = filled.log_probs.double().cpu()
         if log_probs.isnan().any():
             raise UserError(
                 "this model gives probabilities that are NaN: its training diverged; train "
@@ -300,10 +297,8 @@ class MaskFiller:
 
     def _decoder(self, prompt: MaskedText, rows: int) -> InfillDecoder:
         """The decoder of a text's blanks, for `rows` parallel rows."""
-        decoder: InfillDecoder = self.system.infill_decoder(
-            pad_rows([self._row(prompt)] * rows, self.system)
-        )
-        return decoder
+        system = require(self.system, Infill, "filling in blanks of unknown length")
+        return system.infill_decoder(pad_rows([self._row(prompt)] * rows, self.system))
 
     # Texts ---------------------------------------------------------------------------------------
 
@@ -315,6 +310,7 @@ class MaskFiller:
         placeholder = vocabulary.pad if mask_id is None else mask_id
         contiguous = self.layout.kind == "contiguous"
         first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
+        assert first is not None, "a vocabulary needs a start or an end token"
         tail = [vocabulary.end] if self.layout.end and vocabulary.end is not None else []
         row = [first, *prompt.with_mask(placeholder), *tail]
         self.system.check_length(len(row))
@@ -372,12 +368,12 @@ class MaskFiller:
         return text or " ".join(self.tokenizer.token(id) for id in ids)
 
 
-def check_can_fill(system: Any) -> None:
+def check_can_fill(system: object) -> None:
     """A UserError if a system fills no masks: what it does instead, and which systems do."""
     if isinstance(system, (Fill, JointFill, Infill)):
         return
     instead = ""
-    if isinstance(system, EncoderDecoderLM):
+    if isinstance(system, (EncoderDecoderLM, ImageToTextLM)):
         instead = "; it generates text from a source (lmlab translate RUN, in Python translate)"
     elif isinstance(system, Step):
         instead = "; it continues a text (lmlab sample RUN --prefix, in Python sample)"

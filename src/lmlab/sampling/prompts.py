@@ -11,6 +11,7 @@ from typing import Any
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, nearest_names
 from lmlab.core.evaluation_mode import device_of
+from lmlab.core.system_protocols import SystemInfo
 from lmlab.core.vocabulary import MASK
 from lmlab.data.corpus import Layout
 from lmlab.data.corpus_encoding import special_tokens_around
@@ -47,7 +48,7 @@ def encode_prefix(text: str, tokenizer: Any) -> EncodedPrefix:
     return EncodedPrefix(ids=tuple(ids), unknown=tuple(dict.fromkeys(missing)))
 
 
-def encode_source(text: str, tokenizer: Any, system: Any) -> Batch:
+def encode_source(text: str, tokenizer: Any, system: SystemInfo) -> Batch:
     """A source with special tokens as in training, as a batch of one row.
 
     A UserError if it exceeds the system's maximum length.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,7 +13,10 @@ from torch import Tensor
 from lmlab.core.answers import Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
+from lmlab.core.protocols import Decoder
 from lmlab.core.retrieval_protocols import Retrieve, RetrievedDocuments
+from lmlab.core.state import State
+from lmlab.core.system_protocols import StepSystem
 from lmlab.sampling.beam_search import BeamConfig, Hypothesis, beam_search
 from lmlab.sampling.decoding import EncodedSources
 
@@ -22,15 +25,46 @@ CANDIDATES_PER_BATCH = 64
 
 
 @runtime_checkable
-class GeneratesFromDocuments(Retrieve, Protocol):
+class DocumentState(State, Protocol):
+    """The state of a system that generates from documents."""
+
+    @property
+    def retrieved(self) -> RetrievedDocuments:
+        """The documents of each question."""
+        ...
+
+    @property
+    def inner(self) -> State:
+        """The states of the document decoder, those of one question side by side."""
+        ...
+
+    @property
+    def sources(self) -> Batch:
+        """The sources of the document decoder: question and document."""
+        ...
+
+
+@runtime_checkable
+class GeneratesFromDocuments(Retrieve, StepSystem, Protocol):
     """Retrieval-augmented generation: texts given a question and each retrieved document.
 
-    Its `generator` is conditioned on one source. Its states have `retrieved`, the documents, and
-    `inner` and `sources`, the generator's states and sources.
+    Its states are `DocumentState`s.
     """
 
-    decoding_methods: Any
-    """Names of its decoding methods, the default first."""
+    @property
+    def retrieved(self) -> int:
+        """The number of documents that it retrieves for a question."""
+        ...
+
+    @property
+    def decoding_methods(self) -> tuple[str, ...]:
+        """Names of its decoding methods, the default first."""
+        ...
+
+    @property
+    def document_decoder(self) -> Decoder:
+        """What it generates with, conditioned on one source: a question and a document."""
+        ...
 
     def evidence(self, retrieved: RetrievedDocuments) -> list[tuple[Evidence, ...]]:
         """The retrieved documents as evidence, the most probable first."""
@@ -69,15 +103,19 @@ class PerDocumentBeamSearch:
         return self.beam.width * self.documents
 
     def decode(
-        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
+        self, system: Decoder, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
         """The best texts of each question, best first."""
         beam = replace(self.beam, best=max(self.beam.best, self.beam.width))
-        state, retrieved = sources.state, sources.state.retrieved
+        state = sources.state
+        assert isinstance(system, GeneratesFromDocuments) and isinstance(state, DocumentState)
+        retrieved = state.retrieved
         count = retrieved.numbers.shape[1]
         lengths = [length for length in max_lengths for _ in range(count)]
         encoded = EncodedSources(batch=state.sources, state=state.inner)
-        document_beams = beam_search(system.generator, beam, encoded=encoded, max_lengths=lengths)
+        document_beams = beam_search(
+            system.document_decoder, beam, encoded=encoded, max_lengths=lengths
+        )
         results = []
         for row in range(len(sources)):
             beams = document_beams[row * count : (row + 1) * count]
@@ -107,15 +145,19 @@ class PerDocumentBeamSearch:
 
 
 def marginal_log_probs(
-    system: Any, texts: Sequence[_Text], question: Batch, retrieved: RetrievedDocuments
+    system: GeneratesFromDocuments,
+    texts: Sequence[_Text],
+    question: Batch,
+    retrieved: RetrievedDocuments,
 ) -> list[float]:
     """Marginal log Σ_z p(z | x) p(y | x, z) of each text y, given one question x."""
     vocabulary = system.vocabulary
+    end = [] if vocabulary.end is None else [vocabulary.end]
     totals: list[float] = []
     with evaluation_mode(system):
         for first in range(0, len(texts), CANDIDATES_PER_BATCH):
             rows = [
-                [vocabulary.bos, *text.tokens, *([vocabulary.end] if text.finished else [])]
+                [vocabulary.bos, *text.tokens, *(end if text.finished else [])]
                 for text in texts[first : first + CANDIDATES_PER_BATCH]
             ]
             batch = Batch.collate(rows, vocabulary.pad).to(device_of(system))

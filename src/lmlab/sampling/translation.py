@@ -11,11 +11,22 @@ from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.evaluation_mode import device_of
-from lmlab.core.protocols import Step, require
+from lmlab.core.options import as_keywords, takes
+from lmlab.core.protocols import require
+from lmlab.core.system_protocols import StepSystem, SystemInfo
 from lmlab.data.batches import group_by_length
 from lmlab.sampling.beam_search import BeamConfig, Hypothesis
 from lmlab.sampling.decoding import EncodedSources
 from lmlab.sampling.decoding_strategies import BeamSearch, DecodingStrategy, Greedy, Sampling
+from lmlab.sampling.generation_options import (
+    LENGTH_EXTRA,
+    LENGTH_FACTOR,
+    MBR_SAMPLES,
+    TRANSLATION_BEAM_WIDTH,
+    TRANSLATION_LENGTH_PENALTY,
+    TRANSLATION_PRUNING,
+    TranslateOptions,
+)
 from lmlab.sampling.lexical_constraints import (
     LexicalConstraints,
     WordBoundaries,
@@ -28,8 +39,6 @@ SOURCE_TOKENS_PER_BATCH = 8192
 """Source tokens per batch, times the hypotheses per source."""
 MAX_TRANSLATION_TOKENS = 10_000
 """Upper limit of the tokens of a translation."""
-LENGTH_FACTOR, LENGTH_EXTRA = 2, 10
-"""Default maximum length of a translation: factor × source tokens + extra."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +116,7 @@ class Translator:
     expected utility over all candidates (minimum Bayes risk, Kumar and Byrne 2004).
     """
 
-    system: Any
+    system: StepSystem
     tokenizer: Any
     source_tokenizer: Any
     strategy: DecodingStrategy
@@ -119,7 +128,6 @@ class Translator:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.system, Step, "translating")
         for name, value in (("number of texts", self.best), ("maximum length", self.max_length)):
             if value is not None and value < 1:
                 raise UserError(f"the {name} must be 1 or more, got {value}.")
@@ -216,28 +224,19 @@ TRANSLATION_METHODS: dict[str, tuple[str, ...]] = {
     "mbr": ("temperature", "top_k", "top_p", "samples", "utility"),
 }
 """Decoding methods, and the options that apply to each."""
-BEAM_WIDTH, MBR_SAMPLES = 5, 16
-LENGTH_PENALTY = 1.0
-"""Default length penalty: log p alone prefers short translations that omit much of the source."""
+ALL_METHODS = ("method", "best", "max_length", "seed")
+"""Options that apply to every method."""
 
 DEFAULT_AHEAD = 2
 """Default look-ahead in tokens of the stopping criterion: see `BeamConfig.ahead`."""
-DEFAULT_WITHIN = 4.0
-"""Default relative pruning threshold in nats: see `BeamConfig.within`."""
 
 
+@takes(TranslateOptions)
 def make_translator(
-    system: Any,
-    tokenizer: Any,
-    source_tokenizer: Any,
-    *,
-    method: str = "beam",
-    best: int = 1,
-    max_length: int | None = None,
-    seed: int = 0,
-    **options: Any,
+    system: SystemInfo, tokenizer: Any, source_tokenizer: Any, options: TranslateOptions
 ) -> Translator:
-    """The translator of a named method; options that are None count as not given."""
+    """The translator of a method; options that are None or empty count as not given."""
+    method, best = options.method, options.best
     if method not in TRANSLATION_METHODS:
         raise unknown_name("method", method, TRANSLATION_METHODS)
     if method == "greedy" and best > 1:
@@ -245,7 +244,11 @@ def make_translator(
             f"the method greedy gives one text per source, got {best}; use beam, sample or "
             "mbr for several."
         )
-    given_options = {name: value for name, value in options.items() if value not in (None, ())}
+    given_options = {
+        name: value
+        for name, value in as_keywords(options).items()
+        if name not in ALL_METHODS and value not in (None, ())
+    }
     for name in given_options:
         if name not in TRANSLATION_METHODS[method]:
             raise UserError(
@@ -257,14 +260,14 @@ def make_translator(
 
         utility = SentenceUtility(given_options.pop("utility", "chrf"))
     return Translator(
-        system=system,
+        system=require(system, StepSystem, "translating"),
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
         strategy=_make_strategy(method, best, given_options, tokenizer),
         best=best,
-        max_length=max_length,
+        max_length=options.max_length,
         utility=utility,
-        seed=seed,
+        seed=options.seed,
     )
 
 
@@ -279,12 +282,12 @@ def _make_strategy(
         case "mbr":
             return Sampling(rows=options.pop("samples", MBR_SAMPLES), **options)
     beam = BeamConfig(
-        width=options.get("beam", BEAM_WIDTH),
+        width=options.get("beam", TRANSLATION_BEAM_WIDTH),
         best=best,
-        length_penalty=options.get("length_penalty", LENGTH_PENALTY),
+        length_penalty=options.get("length_penalty", TRANSLATION_LENGTH_PENALTY),
         max_length=MAX_TRANSLATION_TOKENS,
         ahead=options.get("ahead", DEFAULT_AHEAD),
-        within=options.get("within", DEFAULT_WITHIN),
+        within=options.get("within", TRANSLATION_PRUNING),
     )
     return BeamSearch(beam=beam, constraints=_constraints(options, tokenizer))
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
 from lmlab.core.errors import UserError
+from lmlab.core.options import as_keywords, takes
+from lmlab.core.system import System
 from lmlab.data.corpus import Corpus
+from lmlab.sampling.generation_options import EvaluationOptions, TranslationDecoding
 from lmlab.sampling.translation import Translator, make_translator
 from lmlab.scoring.translation_metrics import (
     TranslationScore,
@@ -41,31 +44,28 @@ class TranslationEvaluation:
         return asdict(self)
 
 
+@takes(EvaluationOptions)
 def evaluate_translators(
-    models: dict[str, Any],
-    corpus: Corpus,
-    *,
-    split: str = "test",
-    metrics: Sequence[str] = ("bleu", "chrf"),
-    tokenize: str = "none",
-    limit: int | None = None,
-    progress: Callable[[str, int], None] = lambda name, done: None,
-    **options: Any,
+    models: dict[str, Any], corpus: Corpus, options: EvaluationOptions
 ) -> TranslationEvaluation:
     """Translate a split with every model (settings as for `make_translator`) and compare metrics.
 
     The first model is the baseline of the significance tests. Inputs are checked before anything is
     translated.
     """
+    metrics, tokenize = split_names(options.metrics), options.tokenize
     check_metrics(metrics, tokenize)
+    if options.limit is not None and options.limit < 1:
+        raise UserError(f"--limit must be at least 1, got {options.limit}.")
     if corpus.layout.kind != "pairs":
         raise UserError(
             f"translations are evaluated on pairs of texts, and {corpus.name} holds single "
             "ones; give a parallel corpus (two files, TSV or JSONL)."
         )
-    translators = {name: _translator(name, model, options) for name, model in models.items()}
-    examples_of_split = corpus.split(split)
-    examples = list(islice(examples_of_split, limit))
+    decoding = as_keywords(options, TranslationDecoding)
+    translators = {name: _translator(name, model, decoding) for name, model in models.items()}
+    examples_of_split = corpus.split(options.split)
+    examples = list(islice(examples_of_split, options.limit))
     sources = [example.condition or "" for example in examples]
     translations: dict[str, tuple[str, ...]] = {}
     cut: dict[str, tuple[int, ...]] = {}
@@ -73,7 +73,7 @@ def evaluate_translators(
         results = []
         for translation in translator.translate(_chunks(sources)):
             results.append(translation)
-            progress(name, len(results))
+            options.progress(name, len(results))
         translations[name] = tuple(translation.text for translation in results)
         cut[name] = tuple(
             number for number, translation in enumerate(results, 1) if translation.truncated_tokens
@@ -81,13 +81,18 @@ def evaluate_translators(
     references = [example.text for example in examples]
     return TranslationEvaluation(
         corpus=corpus.name,
-        split=split,
-        method=str(options.get("method", "beam")),
+        split=options.split,
+        method=options.method,
         scores=tuple(score_translations(metrics, translations, references, tokenize=tokenize)),
         translations=translations,
         cut=cut,
         skipped=examples_of_split.report.empty_rows + examples_of_split.report.bad_rows,
     )
+
+
+def split_names(names: str | Sequence[str]) -> list[str]:
+    """Names given as a list, or as a string with commas."""
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
 def unique_model_names(models: Sequence[Any]) -> dict[str, Any]:
@@ -112,7 +117,7 @@ class ValidationBleu:
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
         self.metric = make_metric("bleu")
 
-    def __call__(self, system: Any) -> float:
+    def __call__(self, system: System) -> float:
         translator = make_translator(system, self.tokenizer, self.source_tokenizer, method="greedy")
         texts = [translation.text for translation in translator.translate(_chunks(self.sources))]
         return float(self.metric.corpus_score(texts, [self.references]).score)

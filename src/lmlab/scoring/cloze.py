@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
-from lmlab.core.protocols import Fill, Infill, Step, require
+from lmlab.core.protocols import Step, require
+from lmlab.core.system import System
+from lmlab.core.system_protocols import FillSystem, InfillSystem, StepSystem, SystemInfo
 from lmlab.core.untrusted_input import check_seed
 from lmlab.data.batches import group_by_length, pad_rows
 from lmlab.data.tokenizers import Tokenizer
@@ -48,7 +51,7 @@ class ClozeResult:
 
 
 def cloze_accuracy(
-    system: Any,
+    system: System,
     tokenizer: Tokenizer,
     texts: Iterable[str],
     *,
@@ -61,12 +64,7 @@ def cloze_accuracy(
     as the next token given the prefix (`Step`). The same seed masks the same tokens for all systems
     with the same tokenizer.
     """
-    method = (
-        "fill" if isinstance(system, Fill) else "infill" if isinstance(system, Infill) else "left"
-    )
-    if method == "left":
-        require(system, Step, "cloze")
-    score = {"fill": _fill_log_probs, "infill": _infill_log_probs, "left": _next_log_probs}[method]
+    method, score = _cloze_method(system)
     rows, positions, skipped = _mask_texts(system, tokenizer, texts, check_seed(seed))
     if not rows:
         raise UserError("there is no text with a known token to mask.")
@@ -77,7 +75,7 @@ def cloze_accuracy(
             targets = torch.tensor(
                 [positions[index] for index in group], device=batch.tokens.device
             )
-            log_probs = score(system, batch, targets)
+            log_probs = score(batch, targets)
         answers = batch.tokens[torch.arange(len(group), device=targets.device), targets]
         right += int((log_probs.argmax(-1) == answers).sum())
         nats -= float(log_probs.gather(1, answers[:, None]).double().sum())
@@ -93,8 +91,21 @@ def cloze_accuracy(
     )
 
 
+ClozePrediction = Callable[[Batch, Tensor], Tensor]
+"""From a batch and the masked position of each row to the log-probabilities there (B, V)."""
+
+
+def _cloze_method(system: System) -> tuple[str, ClozePrediction]:
+    """The method of a system, and its predictions."""
+    if isinstance(system, FillSystem):
+        return "fill", partial(_fill_log_probs, system)
+    if isinstance(system, InfillSystem):
+        return "infill", partial(_infill_log_probs, system)
+    return "left", partial(_next_log_probs, require(system, StepSystem, "cloze"))
+
+
 def _mask_texts(
-    system: Any, tokenizer: Tokenizer, texts: Iterable[str], seed: int
+    system: System, tokenizer: Tokenizer, texts: Iterable[str], seed: int
 ) -> tuple[list[list[int]], list[int], int]:
     """The sequences, the masked position of each, and the number of texts skipped."""
     vocabulary, generator = system.vocabulary, np.random.default_rng(seed)
@@ -113,14 +124,14 @@ def _mask_texts(
     return rows, positions, skipped
 
 
-def _fill_log_probs(system: Any, batch: Batch, targets: Tensor) -> Tensor:
+def _fill_log_probs(system: FillSystem, batch: Batch, targets: Tensor) -> Tensor:
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[torch.arange(len(batch), device=targets.device), targets] = True
-    log_probs: Tensor = system.fill(batch, masked).log_probs
-    return log_probs
+    return system.fill(batch, masked).log_probs
 
 
-def _infill_log_probs(system: Any, batch: Batch, targets: Tensor) -> Tensor:
+def _infill_log_probs(system: InfillSystem, batch: Batch, targets: Tensor) -> Tensor:
+    assert system.vocabulary.mask is not None, "a system that fills blanks has a mask token"
     rows = torch.arange(len(batch), device=targets.device)
     tokens = batch.tokens.clone()
     tokens[rows, targets] = system.vocabulary.mask
@@ -137,13 +148,13 @@ def _infill_log_probs(system: Any, batch: Batch, targets: Tensor) -> Tensor:
     return log_probs[:, : system.vocabulary.size]
 
 
-def _next_log_probs(system: Any, batch: Batch, targets: Tensor) -> Tensor:
+def _next_log_probs(system: Step, batch: Batch, targets: Tensor) -> Tensor:
     texts = [row[1:] for row in batch.tokens.tolist()]
     return _log_probs_after(system, texts, [position - 1 for position in targets.tolist()])
 
 
 def _log_probs_after(
-    decoder: Any, texts: Sequence[Sequence[int]], prefix_lengths: Sequence[int]
+    decoder: Step, texts: Sequence[Sequence[int]], prefix_lengths: Sequence[int]
 ) -> Tensor:
     """Next-token distributions (rows, V) after the first `prefix_lengths` tokens of each text."""
     state, distributions = decoder.start(len(texts)), [torch.empty(0)] * len(texts)
@@ -161,7 +172,7 @@ def _log_probs_after(
     return torch.stack(distributions)
 
 
-def _other_token(token: int, system: Any) -> int:
+def _other_token(token: int, system: SystemInfo) -> int:
     """Any other token that can be predicted."""
     excluded = {*system.vocabulary.unpredictable, system.vocabulary.end, token}
     return next(i for i in range(system.vocabulary.size) if i not in excluded)

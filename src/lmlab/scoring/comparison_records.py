@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmlab.core.errors import unknown_name
 from lmlab.core.score import Convention, ScoreKind, TokenScore
+from lmlab.scoring.metric import Metric, Number
 
-Unit = Literal["token", "character"]
+NATS = "nats"
+FIRST_KEYS = (
+    *("name", "runs", "system", "seeds", "kind", "convention", "tokenization", "parameters"),
+    *("nats_per_token", "seed_std", "perplexity", "bits_per_character"),
+    *("tokens", "characters", "unknown", "sequences"),
+)
+"""The first keys of a row in JSON, in this order; other metrics follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,50 +34,76 @@ class ComparisonRow:
     convention: Convention
     tokenization: str
     """Identifies the tokenisation; rows with the same value have the same tokens."""
-    parameters: int
-    nats_per_token: float
-    """The mean over seeds, if there are several."""
-    seed_std: float | None
-    """Standard deviation over seeds (n - 1); None for a single run."""
-    perplexity: float | None
-    """exp(nats_per_token); None where the score is not a distribution over sequences."""
-    bits_per_character: float | None
-    """None where it is undefined: see `Summary.bits_per_character`."""
     tokens: int
     """Predicted tokens of the split, end tokens included where the convention counts them."""
     characters: int
     unknown: int
     """Unknown tokens among them."""
     sequences: int
-    floor: float | None = None
-    """Nats per token of the true distribution on this split and tokenisation; None if unknown."""
-    regret: float | None = None
-    """nats_per_token - floor: the excess loss, up to sampling error of the split."""
-    train_seconds: float | None = None
-    """The mean over seeds; None where it is not recorded."""
+    values: Mapping[str, Number | None]
+    """The metrics by name, and their spreads over seeds by theirs; None where undefined."""
+
+    def __getitem__(self, name: str) -> Number | None:
+        """The value of a metric, as `row["perplexity"]`; None where it is undefined."""
+        if name not in self.values:
+            raise unknown_name("metric", name, self.values)
+        return self.values[name]
+
+    @property
+    def nats_per_token(self) -> float:
+        """The metric by which rows are ranked; the mean over seeds."""
+        value = self.values["nats_per_token"]
+        assert value is not None, "every score has nats per token"
+        return value
+
+    def as_dict(self, metrics: Sequence[Metric]) -> dict[str, object]:
+        """A JSON-serialisable dict with the recorded metrics."""
+        entries: dict[str, object] = asdict(self)
+        del entries["values"]
+        for metric in metrics:
+            names = [metric.name] if metric.recorded else []
+            names += [] if metric.spread is None else [metric.spread.name]
+            entries |= {name: self.values.get(name) for name in names}
+        return {name: entries[name] for name in (*FIRST_KEYS, *entries) if name in entries}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Difference first - second in nats per token (per character where their tokens differ).
+    """Difference first - second of a metric, by its `PairedTest`.
 
-    Negative means the first is better. 95 % interval and p-value by a paired bootstrap over
-    sentences; p-values are not corrected for multiple comparisons. Seeds are averaged first, so the
-    variance over seeds is not included.
+    In nats per token, or per character where their tokens differ; for other metrics in the
+    metric's own unit. The first is the better one. 95 % interval and p-value by a paired bootstrap
+    over sentences; p-values are not corrected for multiple comparisons. Seeds are averaged first,
+    so the variance over seeds is not included.
     """
 
     first: str
     second: str
-    nats: float
+    value: float
     low: float
     high: float
     p_value: float
-    unit: Unit = "token"
+    quantity: str = NATS
+    """What is subtracted: nats, or a metric."""
+    unit: str = "token"
+    """What it is divided by."""
 
     @property
     def nats_per_token(self) -> float | None:
-        """None where the two have different tokens."""
-        return self.nats if self.unit == "token" else None
+        """None for another quantity, and where the two have different tokens."""
+        return self.value if (self.quantity, self.unit) == (NATS, "token") else None
+
+    def as_dict(self) -> dict[str, object]:
+        """A JSON-serialisable dict; the value is named by the quantity."""
+        return {
+            "first": self.first,
+            "second": self.second,
+            self.quantity: self.value,
+            "low": self.low,
+            "high": self.high,
+            "p_value": self.p_value,
+            "unit": self.unit,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +142,8 @@ class Comparison:
     floor: EntropyFloor | None
     notes: tuple[str, ...]
     """Caveats a reader needs to compare the rows."""
+    metrics: tuple[Metric, ...]
+    """In the order of the columns."""
     sentences: tuple[ComparedSentence, ...] = ()
     totals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)
     """Log-probability of each sentence of the split by row name, the mean over seeds."""
@@ -122,8 +157,8 @@ class Comparison:
         return {
             "corpus": self.corpus,
             "split": self.split,
-            "rows": [asdict(row) for row in self.rows],
-            "differences": [asdict(difference) for difference in self.differences],
+            "rows": [row.as_dict(self.metrics) for row in self.rows],
+            "differences": [difference.as_dict() for difference in self.differences],
             "floor": None if self.floor is None else asdict(self.floor),
             "notes": list(self.notes),
         }

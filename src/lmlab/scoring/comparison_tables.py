@@ -10,16 +10,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lmlab.core.errors import escape_control_characters
-from lmlab.scoring.comparison_records import Comparison, ComparisonRow, Difference
-from lmlab.training.training_logs import format_exact_duration
+from lmlab.scoring.comparison_records import NATS, Comparison, ComparisonRow, Difference
+from lmlab.scoring.metric import MISSING_CELL, Column, Metric
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-MISSING_CELL = "–"
 
 
 @dataclass(frozen=True)
@@ -63,26 +62,10 @@ def table_columns(comparison: Comparison) -> tuple[TableColumn, ...]:
     columns = [TableColumn("model", lambda row: row.name, number=False)]
     if any(row.system != row.name for row in rows):
         columns.append(TableColumn("system", lambda row: row.system, number=False))
-    columns += [
-        TableColumn("kind", lambda row: row.kind, number=False),
-        TableColumn("parameters", lambda row: f"{row.parameters:,}"),
-    ]
-    if any(len(row.runs) > 1 for row in rows):
-        columns.append(TableColumn("seeds", lambda row: str(len(row.runs))))
-    columns += [
-        TableColumn("nats/token", _nats),
-        TableColumn("perplexity", lambda row: _perplexity(row.perplexity)),
-        TableColumn("bits/char", lambda row: _number(row.bits_per_character)),
-    ]
-    if any(row.floor is not None for row in rows):
-        columns.append(TableColumn("floor", lambda row: _number(row.floor)))
-        columns.append(TableColumn("regret", lambda row: _number(row.regret)))
-    if any(row.unknown for row in rows):
-        columns.append(
-            TableColumn("unknown", lambda row: f"{row.unknown / max(row.tokens, 1):.1%}")
-        )
-    if any(row.train_seconds is not None for row in rows):
-        columns.append(TableColumn("training", lambda row: _duration(row.train_seconds)))
+    columns.append(TableColumn("kind", lambda row: row.kind, number=False))
+    for metric in sorted(comparison.metrics, key=lambda metric: metric.table.order):
+        if metric.is_shown(metric.table, rows):
+            columns.append(TableColumn(metric.table.title, partial(metric_cell, metric)))
     return tuple(columns)
 
 
@@ -224,31 +207,33 @@ def _finite(value: object) -> object:
     return value
 
 
-def _nats(row: ComparisonRow) -> str:
-    spread = "" if row.seed_std is None else f" ± {row.seed_std:.4f}"
-    return _number(row.nats_per_token) + spread
-
-
-def _number(value: float | None) -> str:
+def metric_cell(metric: Metric, row: ComparisonRow) -> str:
+    """The text of a metric in a row, with its spread over seeds."""
+    value, column = row.values.get(metric.name), metric.table
     if value is None or math.isnan(value):
         return MISSING_CELL
-    return "∞" if math.isinf(value) else f"{value:.4f}"
+    if math.isinf(value):
+        return "∞"
+    text = f"{value:.{column.digits}f}" if column.format is None else column.format(value)
+    return text + spread_text(metric, column, row)
 
 
-def _perplexity(value: float | None) -> str:
-    if value is None or not math.isfinite(value):
-        return _number(value)
-    return f"{value:.2f}" if value < 100_000 else f"{value:.3g}"
-
-
-def _duration(seconds: float | None) -> str:
-    return MISSING_CELL if seconds is None else format_exact_duration(seconds)
+def spread_text(metric: Metric, column: Column, row: ComparisonRow) -> str:
+    """The spread over seeds that follows a value, where there is one."""
+    spread = None if metric.spread is None else row.values.get(metric.spread.name)
+    return "" if spread is None else f" ± {spread:.{column.digits}f}"
 
 
 def _difference(difference: Difference) -> tuple[str, str, str]:
-    unit = "" if difference.unit == "token" else " /char"
-    value = f"{difference.nats:+.4f}{unit}"
+    value = f"{difference.value:+.4f}{difference_unit(difference)}"
     return value, f"{difference.low:+.4f} … {difference.high:+.4f}", f"{difference.p_value:.4f}"
+
+
+def difference_unit(difference: Difference) -> str:
+    """The unit after a difference; nats per token have none."""
+    if difference.quantity != NATS:
+        return f" {difference.quantity.replace('_', ' ')}"
+    return {"token": "", "character": " /char"}.get(difference.unit, f" /{difference.unit}")
 
 
 def markdown_rows(

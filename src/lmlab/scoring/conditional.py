@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 
-from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import Energy, Fill, Step
-from lmlab.core.score import LEFT_TO_RIGHT, Convention, Score, ScoreKind, TokenScore
+from lmlab.core.score import Convention, Score, ScoreKind, ScorerKind, TokenScore
 from lmlab.scoring.masked_text_scoring import score_masked_texts
 from lmlab.scoring.scorer import Scorer
 
 PAIRS_PER_CHUNK = 256
 """Pairs whose masked positions are scored together."""
+TOKEN_SCORERS: frozenset[ScorerKind] = frozenset({"left-to-right", "reconstruction"})
+"""Kinds of scorers whose scores of a continuation's tokens add up to its own."""
 WHOLE_TEXT = "whole text"
 """The method of a conditional score where the system scores only whole texts."""
 
@@ -56,18 +56,18 @@ def conditional_scores(
     The two are concatenated as they are and tokenised together, so a space between them must be in
     one of them. A token belongs to the continuation if it ends inside it. `end` also scores the end
     token, so that the continuation is all that follows; refused where ends are not predicted.
-    Memory is bounded for any number of pairs. By capability, unless the scorer's method says more:
+    Memory is bounded for any number of pairs. By the system's kind of scorer, unless the scorer's
+    method says more:
 
-    - `Step`: Σ log p(token | all before it) over the continuation's tokens, of the system's kind.
-    - no `Step`, but exact left-to-right token scores (ratios of a grammar's prefix probabilities):
-      the same sum, exact.
-    - `Fill` and no `Energy`: Σ log p(token | all others) over the continuation's tokens alone, a
+    - left-to-right: Σ log p(token | all before it) over the continuation's tokens, of the system's
+      kind of score.
+    - masked: Σ log p(token | all others) over the continuation's tokens alone, a
       pseudo-log-likelihood: each token is conditioned on the rest of the continuation.
-    - another score per position (an autoencoder's): the sum over the continuation.
-    - a score of whole texts alone (an energy, an ELBO): that of prefix + continuation, end
-      included. It differs from log p(continuation, end | prefix) by log p(prefix …) ≤ 0, which is
-      unknown but the same for all continuations of a prefix: unnormalised, where the score is exact
-      or an energy (energies compare only at equal length); a bound remains one.
+    - reconstruction: the sum over the continuation.
+    - energy, whole-text: the score of prefix + continuation, end included. It differs from
+      log p(continuation, end | prefix) by log p(prefix …) ≤ 0, which is unknown but the same for
+      all continuations of a prefix: unnormalised, where the score is exact or an energy (energies
+      compare only at equal length); a bound remains one.
     """
     independent = scorer.with_method()
     if end and not independent.convention.end:
@@ -75,15 +75,15 @@ def conditional_scores(
             "this model is conditioned on the length, so the end token has no score; remove "
             "--end (in Python end=)."
         )
-    method, system = independent.method, independent.system
+    method, kind = independent.method, independent.system.scorer_kind
     if method is not None and method.masked:
         yield from _score_masked(independent, pairs)
-    elif isinstance(system, Step) and (method is None or method.name != "energy"):
-        yield from _score_pairs(independent, pairs, partial(_continuation, end=end))
-    elif method is None and isinstance(system, Fill) and not isinstance(system, Energy):
+    elif method is None and kind == "masked":
         yield from _score_masked(scorer.with_method("norm"), pairs)
+    elif kind in TOKEN_SCORERS and (method is None or method.name != "energy"):
+        yield from _score_pairs(independent, pairs, partial(_continuation, end=end))
     else:
-        yield from _score_pairs(independent, pairs, partial(_part_or_whole, end=end))
+        yield from _score_pairs(independent, pairs, _whole_text)
 
 
 def with_separator(prefix: str, continuation: str, separator: str) -> str:
@@ -129,28 +129,12 @@ def _continuation(prefix: str, continuation: str, score: Score, *, end: bool) ->
     return replace(record, convention=replace(record.convention, end=end))
 
 
-def _part_or_whole(prefix: str, continuation: str, score: Score, *, end: bool) -> ConditionalScore:
-    """The continuation's score, or the whole text's where tokens have none."""
-    if score.kind == "reconstruction" or _by_chain_rule(score):
-        return _continuation(prefix, continuation, score, end=end)
+def _whole_text(prefix: str, continuation: str, score: Score) -> ConditionalScore:
+    """The whole text's score, where tokens have none."""
     record = _record(prefix, continuation, score, score.per_token, score.total)
     kind: ScoreKind = "bound" if score.kind == "bound" else "unnormalised"
     convention = replace(score.convention, method=WHOLE_TEXT)
     return replace(record, kind=kind, convention=convention, tokens=score.tokens, per_token=())
-
-
-def _by_chain_rule(score: Score) -> bool:
-    """Whether the token scores are exact log p(token | all before it)."""
-    left_to_right = score.convention.order == LEFT_TO_RIGHT
-    return score.kind == "exact" and left_to_right and score.has_token_scores
-
-
-def whole_texts_only(card: Card) -> bool:
-    """Whether the only conditional score of a system without sources is that of whole texts."""
-    if card.conditional:
-        return False
-    by_token = "Step" in card.protocols or card.kind in ("exact", "reconstruction")
-    return not by_token and ("Fill" not in card.protocols or "Energy" in card.protocols)
 
 
 def _record(

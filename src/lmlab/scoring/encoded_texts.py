@@ -51,7 +51,7 @@ def frame_text(tokenizer: Any, layout: Layout, text: str, max_length: int | None
 
 
 def framed_batches(
-    rows: Sequence[FramedText], tokens_per_batch: int, system: Any, pad: int
+    rows: Sequence[FramedText], tokens_per_batch: int, system: object, pad: int
 ) -> Iterator[tuple[list[int], Batch]]:
     """The rows in batches of similar length, each with its row indices."""
     for group in group_by_length([len(row.ids) for row in rows], tokens_per_batch):

@@ -10,6 +10,7 @@ from lmlab.core.entity_mentions import NO_ENTITY, MentionLink
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import require
 from lmlab.core.retrieval_protocols import Link
+from lmlab.core.system import System
 from lmlab.data.batches import pad_rows
 
 
@@ -41,10 +42,10 @@ class LinkedText:
 
 
 def link_entities(
-    system: Any, tokenizer: Any, layout: Any, texts: Iterable[str]
+    system: System, tokenizer: Any, layout: Any, texts: Iterable[str]
 ) -> Iterator[LinkedText]:
     """Link the mentions of each text, in order and in constant memory."""
-    require(system, Link, "link")
+    linker = require(system, Link, "link")
     for text in texts:
         ids, offsets = tokenizer.encode_with_offsets(text)
         start, end = system.vocabulary.bos, system.vocabulary.end
@@ -52,8 +53,8 @@ def link_entities(
         batch = pad_rows([[start, *ids, *tail]], system)
         system.check_length(batch.tokens.shape[1])
         with evaluation_mode(system):
-            links = system.link(batch)
-        mentions = tuple(_mention(text, offsets, link, system.knowledge) for link in links)
+            links = linker.link(batch)
+        mentions = tuple(_mention(text, offsets, link, linker.knowledge) for link in links)
         yield LinkedText(text=text, mentions=mentions)
 
 

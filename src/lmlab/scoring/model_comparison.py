@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import combinations, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
-from lmlab.core.score import NORMALISED_KINDS, SCORE_KINDS, Convention
+from lmlab.core.score import SCORE_KINDS, Convention
 from lmlab.core.untrusted_input import check_seed
 from lmlab.data.corpus import Corpus, TruthWithLength
 from lmlab.data.readers import Example
@@ -22,8 +23,9 @@ from lmlab.scoring.comparison_records import (
     ComparisonRow,
     Difference,
     EntropyFloor,
-    Unit,
 )
+from lmlab.scoring.metric import EvaluatedRuns, Metric, Number, TrueScores
+from lmlab.scoring.metric_registry import all_metrics
 from lmlab.scoring.split_evaluation import (
     ProgressCallback,
     ScorableModel,
@@ -32,30 +34,33 @@ from lmlab.scoring.split_evaluation import (
     group_by_seed,
     scored_tokens,
     tokenization,
-    training_seconds,
 )
+
+Values = NDArray[np.float64]
 
 FEW_TEXTS = 30
 """Fewer texts than this make a bootstrap over them unreliable."""
 
 
-def comparison_notes(rows: Sequence[ComparisonRow], corpus: Corpus, split: str) -> Iterator[str]:
+def comparison_notes(
+    rows: Sequence[ComparisonRow], corpus: Corpus, split: str, metrics: Sequence[Metric]
+) -> Iterator[str]:
     """A sentence for each caveat; none where all rows are comparable."""
     yield from _notes_on_all(rows)
     for row in rows:
-        yield from _notes_on_row(row)
+        if len(set(row.seeds)) < len(row.seeds):
+            yield (
+                f"{row.name}: some of its runs share a seed, so their spread is not one over seeds."
+            )
+        for metric in metrics:
+            yield from metric.row_notes(row)
     if len(rows) > 1 and rows[0].sequences < FEW_TEXTS:
         yield (
             f"Only {rows[0].sequences} texts were scored: with so few, the bootstrap "
             "intervals and p-values of the differences are overconfident."
         )
-    if any(row.seed_std is not None for row in rows):
-        yield "± is the standard deviation over seeds; nats are their mean, perplexity its exp."
-    if corpus.truth is not None and any(row.floor is None for row in rows):
-        yield (
-            f"The entropy of {corpus.name} is a lower bound only where whole texts of its own "
-            "are scored with their ends."
-        )
+    for metric in metrics:
+        yield from metric.notes(rows, corpus)
     if split not in corpus.splits:
         yield f"{corpus.name} has no {split} split; another is used instead."
 
@@ -82,21 +87,6 @@ def _notes_on_all(rows: Sequence[ComparisonRow]) -> Iterator[str]:
         yield f"The rows were scored by different conventions ({', '.join(differing)})."
 
 
-def _notes_on_row(row: ComparisonRow) -> Iterator[str]:
-    if len(set(row.seeds)) < len(row.seeds):
-        yield f"{row.name}: some of its runs share a seed, so their spread is not one over seeds."
-    if math.isinf(row.nats_per_token):
-        yield f"{row.name} gives some text probability zero, so its perplexity is infinite."
-    if math.isnan(row.nats_per_token):
-        yield f"{row.name} gives scores that are NaN: its training diverged."
-    if row.unknown:
-        share = row.unknown / max(row.tokens, 1)
-        yield (
-            f"{row.name}: {row.unknown:,} of {row.tokens:,} tokens ({share:.1%}) are unknown and "
-            "counted as the one token <unk>, which is easier than the word itself."
-        )
-
-
 MAX_SENTENCES = 5
 MAX_SENTENCE_CHARACTERS = 500
 """Number and maximum length of the sentences kept with token scores, for a figure."""
@@ -119,28 +109,31 @@ def compare_models(
     """
     check_seed(seed)
     _check(models, corpus)
-    evaluations = [evaluate_split(model, corpus, split, progress) for model in models]
-    groups = list(group_by_seed(evaluations).values())
-    true = _true_nats(corpus, split)
-    entries = [
-        _Entry(
-            row=_row(group, name, true),
-            first=group[0],
-            totals=np.mean([evaluation.totals for evaluation in group], axis=0),
-        )
-        for group, name in zip(groups, _names(groups), strict=True)
+    metrics = tuple(all_metrics().values())
+    measures = {metric.name: metric.per_text for metric in metrics if metric.per_text is not None}
+    per_token = any(metric.reads_tokens for metric in metrics)
+    evaluations = [
+        evaluate_split(model, corpus, split, progress, measures=measures, per_token=per_token)
+        for model in models
     ]
+    groups = list(group_by_seed(evaluations).values())
+    truth = _true_scores(corpus, split)
+    entries = []
+    for group, name in zip(groups, _names(groups), strict=True):
+        runs = EvaluatedRuns(runs=group, truth=truth)
+        entries.append(_Entry(row=_row(runs, name, metrics), runs=runs))
     entries.sort(key=lambda entry: _order(entry.row))
     rows = tuple(entry.row for entry in entries)
     return Comparison(
         corpus=corpus.name,
         split=split,
         rows=rows,
-        differences=tuple(_differences(entries, seed, resamples)),
-        floor=_floor(corpus, true),
-        notes=tuple(comparison_notes(rows, corpus, split)),
+        differences=tuple(_differences(entries, metrics, seed, resamples)),
+        floor=_floor(corpus, truth),
+        notes=tuple(comparison_notes(rows, corpus, split, metrics)),
+        metrics=metrics,
         sentences=_compared_sentences(entries, corpus, split),
-        totals={entry.row.name: entry.totals for entry in entries},
+        totals={entry.row.name: entry.mean(lambda run: run.totals) for entry in entries},
     )
 
 
@@ -149,9 +142,12 @@ class _Entry:
     """A row with the data its differences are computed from."""
 
     row: ComparisonRow
-    first: SplitEvaluation
-    totals: NDArray[np.float64]
-    """(N,) log-probability of each text, the mean over seeds."""
+    runs: EvaluatedRuns
+
+    def mean(self, of_run: Callable[[SplitEvaluation], NDArray[np.float64]]) -> Values:
+        """(N,) numbers of each text, the mean over seeds."""
+        mean: Values = np.mean([of_run(run) for run in self.runs.runs], axis=0)
+        return mean
 
 
 def _check(models: Sequence[ScorableModel], corpus: Corpus) -> None:
@@ -205,72 +201,30 @@ def _common_name(names: Sequence[str]) -> str:
     return common.rstrip("-_. ").removesuffix("seed").rstrip("-_. ") or names[0]
 
 
-def _row(group: Sequence[SplitEvaluation], name: str, true: _True | None) -> ComparisonRow:
-    first = group[0].summary
-    model = group[0].model
-    nats = [run.summary.nats_per_token for run in group]
-    mean = float(np.mean(nats))
-    has_spread = len(group) > 1 and all(map(math.isfinite, nats))
-    floor = None
-    if true is not None and _whole_texts(first.convention):
-        floor = true.nats / first.tokens
-    seconds = [
-        seconds_of_run
-        for run in group
-        if (seconds_of_run := training_seconds(run.model.path)) is not None
-    ]
+def _row(runs: EvaluatedRuns, name: str, metrics: Sequence[Metric]) -> ComparisonRow:
+    first, model = runs.first.summary, runs.first.model
+    values: dict[str, Number | None] = {}
+    for metric in metrics:
+        values[metric.name] = metric.value(runs)
+        if metric.spread is not None:
+            values[metric.spread.name] = metric.spread.compute(runs)
     return ComparisonRow(
         name=name,
-        runs=tuple(str(run.model.path) for run in group),
+        runs=tuple(str(run.model.path) for run in runs.runs),
         system=model.card.name,
-        seeds=tuple(int(run.model.config.get("seed", 0)) for run in group),
+        seeds=tuple(run.model.config.seed for run in runs.runs),
         kind=first.kind,
         convention=first.convention,
         tokenization=tokenization(model),
-        parameters=int(model.system.parameter_count),
-        nats_per_token=mean,
-        seed_std=float(np.std(nats, ddof=1)) if has_spread else None,
-        perplexity=_perplexity(mean) if first.kind in NORMALISED_KINDS else None,
-        bits_per_character=_mean_bits(group),
         tokens=first.tokens,
         characters=first.characters,
         unknown=first.unknown,
         sequences=first.sequences,
-        floor=floor,
-        # A score that is no log-probability may lie below the entropy: no regret.
-        regret=None if floor is None or first.kind not in NORMALISED_KINDS else mean - floor,
-        train_seconds=float(np.mean(seconds)) if seconds else None,
+        values=values,
     )
 
 
-def _mean_bits(group: Sequence[SplitEvaluation]) -> float | None:
-    """Bits per character, the mean over seeds; None where they are undefined."""
-    all_bits = [evaluation.summary.bits_per_character for evaluation in group]
-    defined = [bits for bits in all_bits if bits is not None]
-    return float(np.mean(defined)) if defined else None
-
-
-def _perplexity(nats: float) -> float | None:
-    if math.isnan(nats):
-        return None
-    return math.exp(nats) if nats < 700 else math.inf
-
-
-def _whole_texts(convention: Convention) -> bool:
-    """Whether whole texts with end tokens are scored, as by the true distribution."""
-    return convention.end and convention.max_length is None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _True:
-    """Scores of the true distribution on the split."""
-
-    nats: float
-    texts: int
-    characters: int
-
-
-def _true_nats(corpus: Corpus, split: str) -> _True | None:
+def _true_scores(corpus: Corpus, split: str) -> TrueScores | None:
     """Compute - Σ log p_true over the split's texts; None where it is unknown or infinite."""
     if corpus.truth is None:
         return None
@@ -281,10 +235,10 @@ def _true_nats(corpus: Corpus, split: str) -> _True | None:
     nats = math.fsum(values)
     if not math.isfinite(nats):
         return None
-    return _True(nats=nats, texts=len(values), characters=characters)
+    return TrueScores(nats=nats, texts=len(values), characters=characters)
 
 
-def _floor(corpus: Corpus, true: _True | None) -> EntropyFloor | None:
+def _floor(corpus: Corpus, true: TrueScores | None) -> EntropyFloor | None:
     truth = corpus.truth
     if true is None or truth is None:
         return None
@@ -305,38 +259,67 @@ def _order(row: ComparisonRow) -> tuple[int, str, float, str]:
     return SCORE_KINDS.index(row.kind), row.tokenization, nats, row.name
 
 
-def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterator[Difference]:
-    """All pairs of rows of the same kind, the better first; per character where tokens differ, and
-    omitted where that is undefined."""
-    finite = [entry for entry in entries if np.isfinite(entry.totals).all()]
-    if len(finite) < 2:
-        return
-    nats = np.stack([-entry.totals for entry in finite], 1)
-    counts: dict[Unit, NDArray[np.float64]] = {
-        "token": np.stack([entry.first.tokens for entry in finite], 1),
-        "character": np.stack([entry.first.characters for entry in finite], 1),
-    }
-    ratios: dict[Unit, NDArray[np.float64]] = {}
-    for i, j in combinations(range(len(finite)), 2):
-        one, other = finite[i].row, finite[j].row
-        if one.kind != other.kind:
-            continue
-        unit: Unit = "token" if one.tokenization == other.tokenization else "character"
-        if unit == "character" and None in (one.bits_per_character, other.bits_per_character):
-            continue
-        if unit not in ratios:
-            ratios[unit] = paired_bootstrap(nats, counts[unit], seed=seed, resamples=resamples)
-        means = nats.sum(0) / np.maximum(counts[unit].sum(0), 1.0)
-        better, worse = (i, j) if means[i] <= means[j] else (j, i)
-        difference = interval(ratios[unit], float(means[better] - means[worse]), better, worse)
+def _differences(
+    entries: Sequence[_Entry], metrics: Sequence[Metric], seed: int, resamples: int
+) -> Iterator[Difference]:
+    """All pairs of rows of the same kind, for every metric that is tested, the better first."""
+    tests = [_TestedMetric(metric, entries, seed, resamples) for metric in metrics if metric.test]
+    for i, j in combinations(range(len(entries)), 2):
+        if entries[i].row.kind == entries[j].row.kind:
+            for test in tests:
+                yield from test.difference(i, j)
+
+
+class _TestedMetric:
+    """A metric's paired bootstrap over the entries of which it is finite."""
+
+    def __init__(
+        self, metric: Metric, entries: Sequence[_Entry], seed: int, resamples: int
+    ) -> None:
+        assert metric.test is not None
+        self.metric, self.test, self.entries = metric, metric.test, entries
+        self.seed, self.resamples = seed, resamples
+        totals = [entry.mean(self.test.totals) for entry in entries]
+        finite = [index for index, values in enumerate(totals) if np.isfinite(values).all()]
+        self.column = {index: column for column, index in enumerate(finite)}
+        if finite:
+            self.totals = np.stack([totals[index] for index in finite], 1)
+            first = [self.test.counts(entries[index].runs.first) for index in finite]
+            self.counts = np.stack(first, 1)
+
+    @cached_property
+    def ratios(self) -> Values:
+        """(R, M) bootstrap replicates."""
+        return paired_bootstrap(self.totals, self.counts, seed=self.seed, resamples=self.resamples)
+
+    @cached_property
+    def means(self) -> Values:
+        """(M,) the metric itself."""
+        means: Values = self.totals.sum(0) / np.maximum(self.counts.sum(0), 1.0)
+        return means
+
+    def difference(self, i: int, j: int) -> Iterator[Difference]:
+        """The difference between two entries, if it is tested."""
+        rows = self.entries[i].row, self.entries[j].row
+        if not {i, j} <= self.column.keys() or not self.test.applies(*rows):
+            return
+        one, other = self.column[i], self.column[j]
+        sign = -1.0 if self.metric.lower_is_better is False else 1.0
+        in_order = sign * self.means[one] <= sign * self.means[other]
+        (first, better), (second, worse) = (
+            ((rows[0], one), (rows[1], other)) if in_order else ((rows[1], other), (rows[0], one))
+        )
+        value = float(self.means[better] - self.means[worse])
+        difference = interval(self.ratios, value, better, worse)
         yield Difference(
-            first=finite[better].row.name,
-            second=finite[worse].row.name,
-            nats=difference.value,
+            first=first.name,
+            second=second.name,
+            value=difference.value,
             low=difference.low,
             high=difference.high,
             p_value=difference.p_value,
-            unit=unit,
+            quantity=self.test.quantity,
+            unit=self.test.unit,
         )
 
 
@@ -349,7 +332,7 @@ def _compared_sentences(
         if len(example.text) <= MAX_SENTENCE_CHARACTERS:
             short.setdefault(example.text, example)
     examples = list(short.values())[:MAX_SENTENCES]
-    by_token = {e.row.name: scored_tokens(e.first.model, corpus, examples) for e in entries}
+    by_token = {e.row.name: scored_tokens(e.runs.first.model, corpus, examples) for e in entries}
     return tuple(
         ComparedSentence(
             text=example.text,

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Fill, LMHead, Logits, require
 from lmlab.core.score import ScoreKind
+from lmlab.core.system_protocols import SystemInfo
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.objectives.masking.pseudo_likelihood import (
     MAX_TOKENS_AT_ONCE,
@@ -52,7 +53,7 @@ def masked_score_kind(method: str) -> ScoreKind:
 
 
 def masked_token_scores(
-    system: Any,
+    system: SystemInfo,
     batch: Batch,
     *,
     method: str,
@@ -101,33 +102,33 @@ def _copies(method: str, scored: Tensor, masked: Tensor, words: Tensor | None) -
     return mask_each(scored, words)
 
 
-def _score_function(system: Any, method: str, head: LMHead, *, scores_visible: bool) -> ScoreMasked:
+def _score_function(
+    system: SystemInfo, method: str, head: LMHead, *, scores_visible: bool
+) -> ScoreMasked:
     """The scoring function of a method; `scores_visible` where unmasked positions are scored."""
     use = f"the method {method}" + (" without a head" if head == "none" else "")
     if method in UNNORMALISED:
-        require(system, Logits, use)
-        return _with_head(logit_at, system, head)
+        return _with_head(logit_at, require(system, Logits, use), head)
     if head == "none" or scores_visible:
-        require(system, Logits, use)
-        return _with_head(_normalised_logit_at, system, head)
-    require(system, Fill, use)
-    return lambda batch, masked, targets: log_prob_at(system, batch, masked, targets)
+        return _with_head(_normalised_logit_at, require(system, Logits, use), head)
+    filler = require(system, Fill, use)
+    return lambda batch, masked, targets: log_prob_at(filler, batch, masked, targets)
 
 
-def _with_head(score_fn: Callable[..., Tensor], system: Any, head: LMHead) -> ScoreMasked:
+def _with_head(score_fn: Callable[..., Tensor], system: Logits, head: LMHead) -> ScoreMasked:
     return lambda batch, masked, targets: score_fn(system, batch, masked, targets, head=head)
 
 
-def log_prob_at(system: Any, batch: Batch, masked: Tensor, targets: Tensor) -> Tensor:
+def log_prob_at(system: Fill, batch: Batch, masked: Tensor, targets: Tensor) -> Tensor:
     """Log-probabilities (N,) of the tokens at `targets` (B, T), a subset of `masked`."""
     if isinstance(system, MaskedLM):
         return system.log_prob_at(batch, masked, targets)
-    log_probs: Tensor = system.fill(batch, masked).log_probs[targets[masked]]
+    log_probs = system.fill(batch, masked).log_probs[targets[masked]]
     return _token_values(log_probs, batch.tokens[targets])
 
 
 def logit_at(
-    system: Any, batch: Batch, masked: Tensor, targets: Tensor, *, head: LMHead = "own"
+    system: Logits, batch: Batch, masked: Tensor, targets: Tensor, *, head: LMHead = "own"
 ) -> Tensor:
     """Logits (N,) of the tokens at `targets` (B, T), with the positions `masked` (B, T) masked."""
     if isinstance(system, MaskedLM):
@@ -136,9 +137,9 @@ def logit_at(
 
 
 def _normalised_logit_at(
-    system: Any, batch: Batch, masked: Tensor, targets: Tensor, *, head: LMHead
+    system: Logits, batch: Batch, masked: Tensor, targets: Tensor, *, head: LMHead
 ) -> Tensor:
-    logits: Tensor = system.logits(batch, masked, targets, head=head)
+    logits = system.logits(batch, masked, targets, head=head)
     return _token_values(torch.log_softmax(logits, dim=-1), batch.tokens[targets])
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Detect, require
+from lmlab.core.system import System
 from lmlab.data.batches import preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
 from lmlab.scoring.encoded_texts import FramedText, frame_text, framed_batches
@@ -45,7 +46,7 @@ class DetectedText:
 
 
 def detect_texts(
-    system: Any,
+    system: System,
     tokenizer: Any,
     layout: Layout,
     texts: Iterable[str],
@@ -53,7 +54,7 @@ def detect_texts(
     progress: Callable[[int], None] = lambda tokens: None,
 ) -> Iterator[DetectedText]:
     """Detect replaced tokens of each text, in order and in bounded memory."""
-    require(system, Detect, "detect")
+    detector = require(system, Detect, "detect")
     budget, pad = preferred_tokens_per_batch(system), tokenizer.vocabulary.pad
     for chunk in chunk_texts(texts, size=len):
         rows = [frame_text(tokenizer, layout, text, None) for text in chunk]
@@ -61,7 +62,7 @@ def detect_texts(
         detected: dict[int, DetectedText] = {}
         for group, batch in framed_batches(rows, budget, system, pad):
             with evaluation_mode(system):
-                probabilities = system.detect(batch).sigmoid().cpu()
+                probabilities = detector.detect(batch).sigmoid().cpu()
             for batch_row, index in enumerate(group):
                 detected[index] = _detected(tokenizer, rows[index], probabilities[batch_row])
             progress(int(batch.lengths.sum()))

@@ -12,20 +12,17 @@ from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
-from lmlab.core.protocols import LogProb, LogProbs, require
+from lmlab.core.options import takes
+from lmlab.core.protocols import Energy, LogProbs, require
 from lmlab.core.score import Convention, Score
-from lmlab.core.vocabulary import Vocabulary
+from lmlab.core.system_protocols import LogProbSystem, SystemInfo
 from lmlab.data.batches import group_by_length, pad_rows, preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
 from lmlab.data.readers import Example
 from lmlab.scoring.masked_text_scoring import score_masked_texts
 from lmlab.scoring.score_accumulator import ScoreAccumulator, ScoringRow, TokenChunk, token_chunks
-from lmlab.scoring.scoring_methods import (
-    ScoringMethod,
-    is_masked,
-    make_scoring_method,
-    own_convention,
-)
+from lmlab.scoring.scoring_methods import is_masked, make_scoring_method, own_convention
+from lmlab.scoring.scoring_options import ScoringMethodName, ScoringOptions
 from lmlab.scoring.token_streams import (
     CarriedState,
     RollingWindows,
@@ -64,28 +61,18 @@ class Scorer:
     figure is the mean over all tokens.
     """
 
+    @takes(ScoringOptions)
     def __init__(
-        self,
-        system: Any,
-        tokenizer: Any,
-        layout: Layout,
-        *,
-        tokens_per_batch: int | None = None,
-        window: int | None = None,
-        stride: int | None = None,
-        cut: int | None = None,
-        carry: bool = True,
-        seed: int = 0,
-        progress: ProgressStep | None = None,
-        method: str | ScoringMethod | None = None,
-        head: str = "own",
-        positions: Sequence[int] = (),
-        mean: bool = False,
+        self, system: SystemInfo, tokenizer: Any, layout: Layout, options: ScoringOptions
     ) -> None:
-        self.method = make_scoring_method(method, head=head, positions=positions, mean=mean)
-        self.mean = mean
+        self.method = make_scoring_method(
+            options.method, head=options.head, positions=options.positions, mean=options.mean
+        )
+        self.mean = options.mean
+        self._own: LogProbSystem | None = None
+        """The system, if its own score is wanted."""
         if self.method is None or not self.method.masked:
-            require(system, LogProb, "scoring")
+            self._own = require(system, LogProbSystem, "scoring")
         if self.method is not None:
             self.method.check(system)
         if layout.kind == "pairs":
@@ -93,6 +80,7 @@ class Scorer:
                 "this model scores a text given its source, got no sources; give a file of "
                 "pairs, or one --source for each --text (in Python sources=)."
             )
+        tokens_per_batch, cut = options.tokens_per_batch, options.cut
         if tokens_per_batch is None:
             tokens_per_batch = preferred_tokens_per_batch(system)
         if tokens_per_batch < 1:
@@ -102,18 +90,18 @@ class Scorer:
         self.system = system
         self.tokenizer = tokenizer
         self.layout = layout
-        self.window, self.stride = check_window(window, stride, getattr(system, "window", None))
+        self.window, self.stride = check_window(options.window, options.stride, system.window)
         self.right_context = 0
         """Tokens of a window after those it counts; 0 for left-to-right models."""
         if self.window is not None and self.stride is not None and is_masked(system, self.method):
             self.right_context = right_context(self.window, self.stride)
         self.cut = cut
         isolated = self.method is not None and (self.method.masked or self.method.needs_whole_text)
-        self.carried = carry and layout.kind == "contiguous" and not isolated
+        self.carried = options.carry and layout.kind == "contiguous" and not isolated
         self.tokens_per_batch = tokens_per_batch
-        self.vocabulary: Vocabulary = system.vocabulary
-        self.seed = seed
-        self.progress = progress or (lambda tokens: None)
+        self.vocabulary = system.vocabulary
+        self.seed = options.seed
+        self.progress = options.progress or (lambda tokens: None)
         self.convention = self._make_convention()
         """The convention of all scores returned."""
 
@@ -154,7 +142,7 @@ class Scorer:
         """The score of a single text, per token."""
         return next(self.score([text]))
 
-    def with_method(self, method: str | None = None) -> Scorer:
+    def with_method(self, method: ScoringMethodName | None = None) -> Scorer:
         """The same scorer without state carried between texts, or with another method."""
         return Scorer(
             self.system,
@@ -280,9 +268,9 @@ class Scorer:
 
     def _log_probs(self, batch: Batch, generator: torch.Generator) -> LogProbs:
         if self.method is not None and self.method.name == "energy":
-            return self.method.energies(self.system, batch)
-        log_probs: LogProbs = self.system.log_prob(batch, generator=generator)
-        return log_probs
+            return self.method.energies(require(self.system, Energy, "the method energy"), batch)
+        assert self._own is not None, "masked methods score by themselves"
+        return self._own.log_prob(batch, generator=generator)
 
     def _score_long(self, text: str, per_token: bool, generator: torch.Generator) -> Score:
         try:
@@ -323,14 +311,15 @@ class Scorer:
             yield accumulator.score(self.convention)
 
     def _stream(self, generator: torch.Generator) -> TokenStream:
+        assert self._own is not None, "masked methods score each text by itself"
         if self.window is None:
             # Whole segments, so that a text is divided as if it were scored at once.
-            segment_length = getattr(self.system, "segment_length", None) or 1
+            segment_length = self.system.segment_length or 1
             block = max(segment_length, self.tokens_per_batch // segment_length * segment_length)
-            return CarriedState(self.system, self._first, block=block, generator=generator)
+            return CarriedState(self._own, self._first, block=block, generator=generator)
         assert self.stride is not None
         return RollingWindows(
-            self.system,
+            self._own,
             self._first,
             window=self.window,
             stride=self.stride,

@@ -5,26 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.protocols import (
-    MAX_NAMES_LISTED,
-    Energy,
-    Fill,
-    LMHead,
-    Logits,
-    LogProbs,
-    Step,
-    require,
-)
+from lmlab.core.protocols import MAX_NAMES_LISTED, Energy, Fill, LMHead, Logits, LogProbs, require
 from lmlab.core.registry import catalogue
-from lmlab.core.score import Convention, ScoreKind
-from lmlab.models.residual_energy import ResidualEnergyModel
+from lmlab.core.score import LOOKING_AHEAD, Convention, ScoreKind, ScorerKind
+from lmlab.core.system_protocols import SystemInfo
 from lmlab.objectives.masking.pseudo_likelihood import scored_positions
 from lmlab.scoring.pseudo_log_likelihood import MASKED_METHODS as MASKED
 from lmlab.scoring.pseudo_log_likelihood import (
@@ -47,6 +37,14 @@ METHOD_ORDERS = {
     "raw-k-mask": "the tokens at some positions, each given all the others but those",
     "energy": "the text as a whole",
 }
+
+
+OWN_ORDERS: dict[ScorerKind, str] = {
+    "masked": METHOD_ORDERS["norm"],
+    "energy": METHOD_ORDERS["energy"],
+    "look-ahead": LOOKING_AHEAD,
+}
+"""The order of a system's own score by its kind of scorer, if it is not that of the layout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,7 @@ class ScoringMethod:
         """The kind of its scores."""
         return masked_score_kind(self.name) if self.masked else KIND_METHODS[self.name]
 
-    def check(self, system: Any) -> None:
+    def check(self, system: object) -> None:
         """A UserError where the method does not apply to a system; it names those that do."""
         needed: type = Energy
         if self.masked:
@@ -115,7 +113,7 @@ class ScoringMethod:
             "(lmlab systems)."
         )
 
-    def scored_positions(self, batch: Batch, system: Any) -> Tensor:
+    def scored_positions(self, batch: Batch, system: SystemInfo) -> Tensor:
         """Mask (B, T) of the positions to score: `positions`, or all tokens but the end."""
         ordinary = scored_positions(batch, system.vocabulary)
         return (
@@ -125,7 +123,7 @@ class ScoringMethod:
         )
 
     def scores(
-        self, system: Any, batch: Batch, scored: Tensor, *, words: Tensor | None, tokens: int
+        self, system: SystemInfo, batch: Batch, scored: Tensor, *, words: Tensor | None, tokens: int
     ) -> Tensor:
         """Scores (B, T) at the positions `scored` (B, T), by passes of at most `tokens` tokens."""
         return masked_token_scores(
@@ -139,9 +137,9 @@ class ScoringMethod:
             tokens_at_once=tokens,
         )
 
-    def energies(self, system: Any, batch: Batch) -> LogProbs:
+    def energies(self, system: Energy, batch: Batch) -> LogProbs:
         """Minus the energy of each text, which is not divided among tokens."""
-        energies: Tensor = system.energy(batch)
+        energies = system.energy(batch)
         zeros = energies.new_zeros(len(batch), batch.tokens.shape[1] - 1)
         return LogProbs(
             per_token=zeros, per_sequence=-energies, kind=self.kind, whole_text_only=True
@@ -173,35 +171,23 @@ def check_unique_positions(positions: Sequence[int]) -> None:
             raise UserError(f"positions must be distinct, got {position} twice.")
 
 
-def is_masked(system: Any, method: ScoringMethod | None) -> bool:
-    """Whether a token is scored given context on both sides.
-
-    True of the methods for masked models, and of the own score of a system that only has `Fill`.
-    """
-    if method is not None and method.masked:
-        return True
-    return isinstance(system, Fill) and not isinstance(system, (Step, Energy))
+def is_masked(system: SystemInfo, method: ScoringMethod | None) -> bool:
+    """Whether a token is scored given context on both sides, by the method or the system's own."""
+    return system.scorer_kind == "masked" or (method is not None and method.masked)
 
 
-def own_convention(system: Any, convention: Convention) -> Convention:
+def own_convention(system: SystemInfo, convention: Convention) -> Convention:
     """The convention of the score a system defines itself, given that of its layout.
 
-    A masked model's is `norm`; an energy is conditioned on the length, unless a base model predicts
-    it. Windows shorter than the segment or memory length make those irrelevant.
+    A masked model's is `norm`. Windows shorter than the segment or memory length make those
+    irrelevant.
     """
     window = math.inf if convention.window is None else convention.window
-    segment_length, memory = (
-        getattr(system, "segment_length", None),
-        getattr(system, "memory_length", None),
-    )
+    segment_length, memory = system.segment_length, system.memory_length
     if memory is not None and window > (segment_length or memory + 1):
         convention = replace(convention, segment_length=segment_length, memory=memory)
-    if isinstance(system, Energy):
-        predicts_end = convention.end and isinstance(system, ResidualEnergyModel)
-        return replace(convention, end=predicts_end, order=METHOD_ORDERS["energy"])
-    if is_masked(system, None):
-        return replace(convention, end=False, order=METHOD_ORDERS["norm"])
-    return convention
+    order = OWN_ORDERS.get(system.scorer_kind, convention.order)
+    return replace(convention, end=convention.end and system.scores_end, order=order)
 
 
 def make_scoring_method(

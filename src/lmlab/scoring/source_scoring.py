@@ -12,12 +12,15 @@ import torch
 from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
+from lmlab.core.options import as_keywords, takes
 from lmlab.core.score import Convention, Score
+from lmlab.core.system_protocols import SystemInfo
 from lmlab.data.corpus import Layout
 from lmlab.data.corpus_encoding import encode_with_special_tokens
 from lmlab.data.readers import Example
 from lmlab.scoring.score_accumulator import ScoreAccumulator, ScoringRow
 from lmlab.scoring.scorer import Scorer, chunk_texts
+from lmlab.scoring.scoring_options import ScoringOptions
 
 
 class SourcePair(NamedTuple):
@@ -36,23 +39,22 @@ class SourceScorer:
     methods for masked models; the other options are those of a `Scorer`.
     """
 
+    @takes(ScoringOptions)
     def __init__(
         self,
-        system: Any,
+        system: SystemInfo,
         tokenizer: Any,
         source_tokenizer: Any,
         layout: Layout,
-        *,
-        window: int | None = None,
-        stride: int | None = None,
-        **options: Any,
+        options: ScoringOptions,
     ) -> None:
-        if window is not None or stride is not None:
+        if options.window is not None or options.stride is not None:
             raise UserError(
                 "window and stride do not apply to texts with a source, which are scored "
                 "whole; remove them."
             )
-        self.texts = Scorer(system, tokenizer, Layout(end=layout.end), carry=False, **options)
+        of_texts = as_keywords(replace(options, carry=False))
+        self.texts = Scorer(system, tokenizer, Layout(end=layout.end), **of_texts)
         """The scorer of the target texts."""
         method = self.texts.method
         if method is not None and (method.masked or method.needs_whole_text):

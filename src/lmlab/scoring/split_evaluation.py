@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.card import Card
-from lmlab.core.score import ScoreKind, Summary, TokenScore
+from lmlab.core.score import Score, ScoreKind, Summary, TokenScore
 from lmlab.data.corpus import Corpus, Layout
 from lmlab.data.readers import Example
 from lmlab.scoring.scorer import Scorer
 from lmlab.scoring.source_scoring import SourceScorer
+from lmlab.training.run_config import RunConfig
 
 IGNORED_SETTINGS = frozenset({"log_every", "checkpoint_minutes", "checkpoint_steps"})
 """Training settings that do not affect the trained model."""
@@ -36,7 +37,7 @@ class ScorableModel(Protocol):
     @property
     def layout(self) -> Layout: ...
     @property
-    def config(self) -> dict[str, Any]: ...
+    def config(self) -> RunConfig: ...
     @property
     def card(self) -> Card: ...
     @property
@@ -55,6 +56,8 @@ class SplitEvaluation:
     """(N,) log-probability of each text."""
     tokens: NDArray[np.float64]
     characters: NDArray[np.float64]
+    per_text: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """(N,) what metrics measure of each scored text, by the metric's name."""
 
 
 def scorer_for(
@@ -81,18 +84,30 @@ def scorer_for(
 
 
 def evaluate_split(
-    model: ScorableModel, corpus: Corpus, split: str, progress: ProgressCallback | None
+    model: ScorableModel,
+    corpus: Corpus,
+    split: str,
+    progress: ProgressCallback | None,
+    *,
+    measures: Mapping[str, Callable[[Score], float]],
+    per_token: bool = False,
 ) -> SplitEvaluation:
-    """Score every text of the split; only a few numbers per text are kept."""
+    """Score every text of the split; only a few numbers per text are kept.
+
+    `measures` are further ones, which may read the scores of tokens if `per_token`.
+    """
     totals, tokens, characters, unknown = [], [], [], 0
+    measured: dict[str, list[float]] = {name: [] for name in measures}
     kind: ScoreKind = "exact"
     scorer = scorer_for(model, corpus, progress)
-    for score in scorer.score_examples(corpus.split(split), per_token=False):
+    for score in scorer.score_examples(corpus.split(split), per_token=per_token):
         totals.append(score.total)
         tokens.append(score.tokens)
         characters.append(score.characters)
         unknown += score.unknown
         kind = score.kind
+        for name, measure in measures.items():
+            measured[name].append(measure(score))
     summary = Summary(
         total=math.fsum(totals),
         tokens=sum(tokens),
@@ -108,6 +123,7 @@ def evaluate_split(
         totals=np.array(totals, dtype=np.float64),
         tokens=np.array(tokens, dtype=np.float64),
         characters=np.array(characters, dtype=np.float64),
+        per_text={name: np.array(values, dtype=np.float64) for name, values in measured.items()},
     )
 
 
@@ -128,26 +144,20 @@ def group_by_seed(evaluations: Sequence[SplitEvaluation]) -> dict[str, list[Spli
 
 def model_identity(model: ScorableModel) -> str:
     """A run's config without seeds and settings that do not affect the model."""
-    config = {key: v for key, v in model.config.items() if key not in ("seed", "lmlab", "format")}
+    config = model.config.to_json()
     dropped = IGNORED_SETTINGS | {"seed"}
-    training = {k: v for k, v in config.get("training", {}).items() if k not in dropped}
+    training = {k: v for k, v in config["training"].items() if k not in dropped}
     # Compare the corpus by content, not by the spelling of its path.
-    corpus = config.get("corpus", {}).get("fingerprint")
-    tokens = tokenization(model)
-    key = config | {"training": training, "corpus": corpus, "tokens": tokens}
-    return json.dumps(key, sort_keys=True, default=str)
+    key = config | {
+        "training": training,
+        "corpus": model.config.corpus.fingerprint,
+        "tokens": tokenization(model),
+    }
+    compared = {k: v for k, v in key.items() if k not in ("seed", "lmlab", "format")}
+    return json.dumps(compared, sort_keys=True, default=str)
 
 
 def tokenization(model: ScorableModel) -> str:
     """Kind, size and fingerprint of a tokenizer: equal where the tokenisation is."""
     tokenizer = model.tokenizer
     return f"{tokenizer.kind}, {tokenizer.vocabulary.size} tokens ({tokenizer.fingerprint()[:8]})"
-
-
-def training_seconds(run: Path) -> float | None:
-    """Training time in seconds from the run's last metrics line, if there is one."""
-    try:
-        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return float(json.loads(lines[-1])["seconds"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
-        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,17 +11,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from lmlab.backbones.recurrent import Recurrent
-from lmlab.backbones.set_transformer import SetTransformer
-from lmlab.backbones.star_transformer import StarTransformer
-from lmlab.backbones.transformer import TransformerStack
 from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
+from lmlab.core.options import takes
 from lmlab.core.protocols import Encode, EncodeTokens
 from lmlab.core.retrieval_protocols import WithDocuments
 from lmlab.core.state import TensorState
@@ -29,12 +26,12 @@ from lmlab.core.system import System
 from lmlab.core.view import View
 from lmlab.data.batches import preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
-from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.stack import LayerPass, Stack
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.models.initial_state_mixture import LOG_WEIGHTS, InitialStateMixtureLM, StateMixtureLM
-from lmlab.models.seq2seq import ImageToTextLM
 from lmlab.scoring.encoded_texts import FramedText, frame_text, framed_batches
 from lmlab.scoring.scorer import chunk_texts
+from lmlab.scoring.scoring_options import EmbeddingOptions
 
 
 @runtime_checkable
@@ -81,7 +78,7 @@ class LayerStates:
 
     def __init__(self, system: System, name: str, layer: int) -> None:
         self.system = system
-        self.modules = _layer_modules(system)
+        self.stacks = _layer_stacks(system)
         self.depth = self._count()
         """Number of layers above the embeddings."""
         if not self.depth:
@@ -99,8 +96,9 @@ class LayerStates:
             return self.system.encode_layers(batch)[self.layer]
         if self.layer == self.depth:
             return token_states(self.system, batch)
-        with _recording(self.modules) as inputs:
+        with _recorded_passes(self.stacks) as passes:
             token_states(self.system, batch)
+        inputs = _layer_inputs(passes)
         assert len(inputs) % self.depth == 0, "every layer is called as often"
         # A text may be encoded in several segments, each of which passes through all layers.
         values = torch.cat(inputs[self.layer :: self.depth], 1)
@@ -113,44 +111,29 @@ class LayerStates:
         with evaluation_mode(self.system):
             if isinstance(self.system, EncodeLayers):
                 return len(self.system.encode_layers(batch)) - 1
-            with _recording(self.modules) as inputs:
+            with _recorded_passes(self.stacks) as passes:
                 token_states(self.system, batch)
-        return len(inputs)
+        return len(_layer_inputs(passes))
 
 
-def _layer_modules(system: System) -> list[nn.Module]:
-    """The modules that are layers; one with shared weights (ALBERT) is listed once.
-
-    Blocks elsewhere (in a memory between the layers) are not layers of the network.
-    """
-    backbone = getattr(system, "backbone", None)
-    if isinstance(backbone, Recurrent):
-        return list(backbone.cells)
-    layers: dict[nn.Module, None] = {}
-    for module in system.modules():
-        if isinstance(module, TransformerStack):
-            layers.update(dict.fromkeys(module.blocks))
-        elif isinstance(module, (SetTransformer, StarTransformer)):
-            layers.update(dict.fromkeys(module.layers))
-    return list(layers)
+def _layer_stacks(system: System) -> list[Stack]:
+    """The stacks of layers; blocks elsewhere (in a memory between the layers) are no layers."""
+    return [module for module in system.modules() if isinstance(module, Stack)]
 
 
 @contextmanager
-def _recording(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
-    """Record the inputs (B, T, W) of the modules, call by call."""
-    inputs: list[Tensor] = []
+def _recorded_passes(stacks: list[Stack]) -> Iterator[list[LayerPass]]:
+    """Record the passes through several stacks, in their order."""
+    passes: list[LayerPass] = []
+    with ExitStack() as recordings:
+        for stack in stacks:
+            recordings.enter_context(stack.recorded_passes(passes))
+        yield passes
 
-    def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        values, scope = arguments[0], arguments[1]
-        prefixes = scope.shared_prefixes if isinstance(scope, AttentionContext) else None
-        inputs.append(values if prefixes is None else prefixes.expand(values))
 
-    handles = [module.register_forward_pre_hook(note) for module in modules]
-    try:
-        yield inputs
-    finally:
-        for handle in handles:
-            handle.remove()
+def _layer_inputs(passes: list[LayerPass]) -> list[Tensor]:
+    """The input (B, T, W) of each layer that was called, call by call."""
+    return [values for layer_pass in passes for values in layer_pass[:-1]]
 
 
 Floats = NDArray[np.float32]
@@ -195,19 +178,11 @@ class TextEmbedder:
     where there is one and no layer is chosen, else mean.
     """
 
+    @takes(EmbeddingOptions)
     def __init__(
-        self,
-        system: System,
-        tokenizer: Any,
-        layout: Layout,
-        *,
-        name: str,
-        per_token: bool = False,
-        layer: int | None = None,
-        pooling: str | None = None,
-        tokens_per_batch: int | None = None,
-        progress: Callable[[int], None] | None = None,
+        self, system: System, tokenizer: Any, layout: Layout, name: str, options: EmbeddingOptions
     ) -> None:
+        per_token, layer, pooling = options.per_token, options.layer, options.pooling
         self.system, self.tokenizer, self.layout = system, tokenizer, layout
         self.per_token = per_token
         _check_system(system, name, per_token=per_token, layer=layer)
@@ -218,8 +193,8 @@ class TextEmbedder:
             else LayerStates(system, name, layer)
         )
         self.longest = _max_length(system)
-        self.tokens_per_batch = tokens_per_batch or preferred_tokens_per_batch(system)
-        self.progress = progress or (lambda tokens: None)
+        self.tokens_per_batch = options.tokens_per_batch or preferred_tokens_per_batch(system)
+        self.progress = options.progress or (lambda tokens: None)
 
     def encode(self, texts: Iterable[str]) -> Iterator[TextEmbedding]:
         """Embed each text, in order."""
@@ -286,7 +261,7 @@ def _max_length(system: System) -> int | None:
 
 def _check_system(system: System, name: str, *, per_token: bool, layer: int | None) -> None:
     """A UserError where the system has no such embeddings."""
-    if isinstance(system, ImageToTextLM):
+    if system.input_kind == "images":
         raise UserError(f"{name} encodes images with their labels; a text alone has no vector.")
     if isinstance(system, StateMixtureLM) and not has_token_states(system):
         raise UserError(

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import LogProb
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
+from lmlab.core.system_protocols import LogProbSystem
 from lmlab.data.batches import pad_rows
 
 
@@ -114,7 +114,12 @@ class CarriedState:
     kind: ScoreKind = "exact"
 
     def __init__(
-        self, system: LogProb, first: int, *, block: int, generator: torch.Generator | None = None
+        self,
+        system: LogProbSystem,
+        first: int,
+        *,
+        block: int,
+        generator: torch.Generator | None = None,
     ) -> None:
         self._system = system
         self._last = first
@@ -145,7 +150,7 @@ class RollingWindows:
 
     def __init__(
         self,
-        system: LogProb,
+        system: LogProbSystem,
         first: int,
         *,
         window: int,

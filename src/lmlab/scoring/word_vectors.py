@@ -66,7 +66,8 @@ class WordVectors:
     def unit_vectors(self) -> NDArray[np.float32]:
         """Vectors (N, W) normalised to length one; zero vectors stay."""
         lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
-        return self.vectors / np.maximum(lengths, np.float32(1e-30))
+        unit: NDArray[np.float32] = self.vectors / np.maximum(lengths, np.float32(1e-30))
+        return unit
 
     def index_of(self, word: str) -> int:
         """The index of a word, or an error that names similar spellings."""

@@ -13,11 +13,12 @@ from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.metrics import accuracy, macro_f1, majority_accuracy
+from lmlab.tasks.sequence_task import HeadTask
 from lmlab.tasks.single_stage import SingleStageTask
 from lmlab.tasks.task import EncodedExample, Row, encode_texts
 
 
-class Classification(SingleStageTask):
+class Classification(HeadTask, SingleStageTask):
     """Text classification: p(label | text) = softmax(W h + b), h the vector of the text.
 
     A row may have a `question`, which is encoded before the text.

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from lmlab.core.errors import LmlabWarning, UserError
+from lmlab.core.options import takes
 from lmlab.core.untrusted_input import check_seed
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
 from lmlab.data.length_ratio import within_length_ratio
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import Example
 from lmlab.tasks.finetune_job import FinetuneJob, FinetuneResult
+from lmlab.tasks.finetune_options import FINETUNE_EPOCHS, FinetuneOptions
 from lmlab.tasks.finetune_settings import check_settings_apply, split_settings
 from lmlab.tasks.loading import load_pretrained
 from lmlab.tasks.task import Row, Splits
@@ -24,6 +25,7 @@ from lmlab.tasks.task_registry import find_task
 from lmlab.tasks.task_rows import count_unknown_words, is_corpus, read_splits, split_seed
 from lmlab.training.config import TrainingConfig, apply_settings, replace_budgets, with_budget
 from lmlab.training.distributed import exclusive_output
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel
 from lmlab.training.train import check_validation_split, resumes
 
@@ -52,25 +54,26 @@ def evaluation_corpus(
     return corpora[0]
 
 
-def _was_finetuned_on(config: Mapping[str, Any], data: str | None) -> bool:
+def _was_finetuned_on(config: RunConfig, data: str | None) -> bool:
     """Whether a run was fine-tuned for generation, on that data or on any."""
-    task = config.get("task")
-    return task is not None and not task.get("head", True) and data in (None, task["data"])
+    task = config.task if config.tuned_to_generate else None
+    return task is not None and data in (None, task.data)
 
 
-def _was_trained_on(config: Mapping[str, Any], data: str | None) -> bool:
+def _was_trained_on(config: RunConfig, data: str | None) -> bool:
     """Whether a run was trained here, on that data or on any."""
-    corpus = config["corpus"]
-    return bool(corpus["fingerprint"]) and data in (None, corpus["spec"])
+    return bool(config.corpus.fingerprint) and data in (None, config.corpus.spec)
 
 
 def _finetuning_corpus(model: TrainedModel) -> Corpus:
-    task, split_options = model.config["task"], model.config.get("rows", {})
-    data = str(task["data"])
+    task, rows_record = model.config.task, model.config.rows
+    assert task is not None, "it was fine-tuned"
+    split_options = {} if rows_record is None else asdict(rows_record)
+    data = task.data
     try:
         if is_corpus(data):
             return open_corpus(data, **split_options)
-        splits = read_splits(data, find_task(task["name"]), **split_options)
+        splits = read_splits(data, find_task(task.name), **split_options)
     except UserError as error:
         raise UserError(
             f"the data that {model.name} was fine-tuned on can't be read here "
@@ -90,77 +93,62 @@ def _pairs_split(name: str, rows: Sequence[Row]) -> Split:
 
 
 FINETUNE_DEFAULTS = TrainingConfig(
-    learning_rate=1e-3, schedule="cosine", warmup_steps=20, tokens_per_batch=1024, epochs=10
+    learning_rate=1e-3,
+    schedule="cosine",
+    warmup_steps=20,
+    tokens_per_batch=1024,
+    epochs=FINETUNE_EPOCHS,
 )
 """The default training settings of a fine-tuning."""
 
 
 @exclusive_output
-def finetune(
-    run: Path | str,
-    *,
-    task: str,
-    data: str | Path,
-    out: Path | str,
-    frozen: bool = False,
-    long: str | None = None,
-    judge: str | None = None,
-    examples: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    epochs: int | None = None,
-    steps: int | None = None,
-    minutes: float | None = None,
-    seed: int = 0,
-    resume: bool = False,
-    errors: str = "strict",
-    quiet: bool = False,
-) -> FinetuneResult:
+@takes(FinetuneOptions)
+def finetune(run: Path | str, options: FinetuneOptions) -> FinetuneResult:
     """Fine-tune the trained `run` on the rows of `data`, into the folder `out`.
 
-    A fine-tuned `run` is used without its head.
-
-    `frozen` trains the head alone (feature extraction), else all parameters are trained. `examples`
-    limits the rows of the training split. `data` is a file of JSON lines, a folder with one for
-    each split, or a built-in set; a task's `fields` are those of a row. `resume` continues an
-    interrupted fine-tuning.
-
-    `long` is the strategy for texts beyond the window: head, tail, head-tail, windows, pooling or
-    memrecall (CogLTX); by default memrecall if the model is built for it, else truncation. `judge`
-    is the supervision of MemRecall's judge, labels (`relevant` of the rows, the default if present)
-    or interventions.
+    A fine-tuned `run` is used without its head. A task's `fields` are those of a row. `resume`
+    continues an interrupted fine-tuning. `long` is the strategy for texts beyond the window, by
+    default memrecall if the model is built for it, else truncation.
     """
-    check_seed(seed)
-    task_type, folder = find_task(task), RunFolder(Path(out))
-    task_type.check_options(frozen=frozen, long=long, judge=judge)
-    of_task, of_training = split_settings(settings or {}, task_type)
-    see = f"lmlab settings --task {task}"
+    check_seed(options.seed)
+    task_type, folder = find_task(options.task), RunFolder(Path(options.out))
+    task_type.check_options(frozen=options.frozen, long=options.long, judge=options.judge)
+    of_task, of_training = split_settings(options.settings or {}, task_type)
+    see = f"lmlab settings --task {options.task}"
     config = apply_settings(FINETUNE_DEFAULTS, replace_budgets(of_training), see)
-    config = replace(config, seed=seed)
+    config = replace(config, seed=options.seed)
     check_settings_apply(config, task_type)
-    config = with_budget(config, keep=of_training, epochs=epochs, steps=steps, minutes=minutes)
-    before = folder.resumed_config() if resumes(folder, resume) else None
+    config = with_budget(
+        config,
+        keep=of_training,
+        epochs=options.epochs,
+        steps=options.steps,
+        minutes=options.minutes,
+    )
+    before = folder.resumed_config() if resumes(folder, options.resume) else None
     model = load_pretrained(run)
-    report, rows_seed = ReadingReport(), split_seed(model.config, data)
-    splits = task_type.read_rows(data, seed=rows_seed, errors=errors, report=report)
+    report, rows_seed = ReadingReport(), split_seed(model.config, options.data)
+    splits = task_type.read_rows(options.data, seed=rows_seed, errors=options.errors, report=report)
     check_validation_split(config, selects="validation" in splits)
     report.uneven_pairs = _drop_by_length_ratio(splits, config.max_length_ratio)
     finetuned = task_type.from_rows(splits["train"], model)
-    _limit_training_rows(splits, examples)  # afterwards: few rows need not have all labels
+    _limit_training_rows(splits, options.examples)  # afterwards: few rows need not have all labels
     if sentence := count_unknown_words(splits["train"], finetuned, model.tokenizer).warning():
         warnings.warn(sentence, LmlabWarning, stacklevel=2)
     job = FinetuneJob(
         folder=folder,
         config=config,
         settings=of_task,
-        data=str(data),
+        data=str(options.data),
         run=str(run),
         split_seed=rows_seed,
         report=report,
-        errors=errors,
-        frozen=frozen,
-        long=long,
-        judge=judge,
-        quiet=quiet,
+        errors=options.errors,
+        frozen=options.frozen,
+        long=options.long,
+        judge=options.judge,
+        quiet=options.quiet,
         before=before,
     )
     return finetuned.fit(model, splits, job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from lmlab.training.data_loaders import BatchLoader, FitData
 from lmlab.training.distributed import make_accelerator
 from lmlab.training.external_memory import load_external_memory
 from lmlab.training.loop import FitJob, ValidationMetric, fit_by_gradient
+from lmlab.training.run_config import RunConfig, lmlab_version
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_weights
+from lmlab.training.run_records import RowsRecord, TaskRecord
 from lmlab.training.training_logs import Reporter
 
 
@@ -72,38 +74,34 @@ class FinetuneJob:
     long: str | None = None
     judge: str | None = None
     quiet: bool = False
-    before: Mapping[str, Any] | None = None
-    """The config.json of the run that is resumed."""
+    before: RunConfig | None = None
+    """The config of the run that is resumed."""
 
-    def describe(self, model: TrainedModel, task: Task, **details: Any) -> dict[str, Any]:
-        """config.json: the base run's with the task; `details` are the task's own."""
-        inherited = {k: v for k, v in model.config.items() if k not in ("format", "lmlab")}
-        task_config = {
-            "name": task.name,
-            "labels": list(task.labels),
-            "head": task.has_head,
-            "frozen": self.frozen,
-            "data": self.data,
-            "run": self.run,
-            # Round-tripped through JSON, so that a resumed run compares equal.
-            **json.loads(json.dumps(details)),
-        }
-        return {
-            **inherited,
-            "seed": self.config.seed,
-            "training": asdict(self.config),
-            "task": task_config,
-            "rows": {"seed": self.split_seed, "errors": self.errors},
-        }
+    def describe(self, model: TrainedModel, task: Task, **details: Any) -> RunConfig:
+        """The base run's config with the task; `details` are the task's own."""
+        return replace(
+            model.config,
+            seed=self.config.seed,
+            training=self.config,
+            task=TaskRecord(
+                name=task.name,
+                labels=task.labels,
+                head=task.has_head,
+                frozen=self.frozen,
+                data=self.data,
+                run=self.run,
+                # Round-tripped through JSON, so that a resumed run compares equal.
+                details=json.loads(json.dumps(details)),
+            ),
+            rows=RowsRecord(seed=self.split_seed, errors=self.errors),
+            lmlab=lmlab_version(),
+        )
 
     def write_run(
-        self,
-        model: TrainedModel,
-        config: Mapping[str, Any],
-        others: Mapping[str, bytes] | None = None,
+        self, model: TrainedModel, config: RunConfig, others: Mapping[str, bytes] | None = None
     ) -> None:
         """Write the run's folder without weights; a resumed run must have the same task."""
-        if self.before is not None and self.before.get("task") != config["task"]:
+        if self.before is not None and self.before.task != config.task:
             raise UserError(
                 f"the run {self.folder.path} was started with another task, run or data; "
                 "resume it with its own, or choose another --out."
@@ -112,7 +110,7 @@ class FinetuneJob:
             config,
             model.tokenizer,
             source_tokenizer=model.source_tokenizer,
-            memories=load_external_memory(model.config, RunFolder(model.path).memory),
+            memories=load_external_memory(model.config.memories, RunFolder(model.path).memory),
             extra_files=others,
             new_run=self.before is None,
         )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
-from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.sampling.question_answering import AnsweredQuestion
 from lmlab.tasks.confidence_intervals import TaskMetrics
 from lmlab.tasks.task import Row, Task
 from lmlab.training.external_memory import load_external_memory
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.system_building import build_from_config
 
@@ -84,8 +84,8 @@ class FinetunedModel(ABC):
         )
 
 
-def load_base(run: RunFolder, config: Mapping[str, Any]) -> tuple[System, Tokenizer]:
-    """The base model that a fine-tuned run's config.json describes, and the run's tokenizer."""
-    tokenizer, memories = Tokenizer.load(run.tokenizer), load_external_memory(config, run.memory)
-    vocabulary = Vocabulary(**config["vocabulary"])
-    return build_from_config(config, vocabulary, memories, tokenizer), tokenizer
+def load_base(run: RunFolder, config: RunConfig) -> tuple[System, Tokenizer]:
+    """The base model that a fine-tuned run's config describes, and the run's tokenizer."""
+    tokenizer = Tokenizer.load(run.tokenizer)
+    memories = load_external_memory(config.memories, run.memory)
+    return build_from_config(config, config.vocabulary, memories, tokenizer), tokenizer

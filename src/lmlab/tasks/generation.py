@@ -19,6 +19,7 @@ from lmlab.tasks.metrics import accuracy, bleu, has_bleu, rouge_l, rouge_n
 from lmlab.tasks.sequence_task import TOKENS_PER_BATCH
 from lmlab.tasks.single_stage import SingleStageTask
 from lmlab.tasks.task import EncodedExample, Row, special_tokens_of
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_source_tokenizer
 
 MAX_NEW_TOKENS = 256
@@ -63,9 +64,9 @@ class Generation(SingleStageTask):
         return cls(conditional=model.card.conditional, source_tokenizer=model.source_tokenizer)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], run: RunFolder) -> Self:
+    def from_config(cls, config: RunConfig, run: RunFolder) -> Self:
         return cls(
-            conditional=find_system(config["system"]).conditional,
+            conditional=find_system(config.system).conditional,
             source_tokenizer=load_source_tokenizer(config, run),
         )
 
@@ -102,11 +103,12 @@ class Generation(SingleStageTask):
 
     def predict(
         self,
-        system: FinetunedGenerator,
+        system: System,
         tokenizer: Tokenizer,
         rows: Sequence[Row],
         encoded: Sequence[EncodedExample],
     ) -> list[str]:
+        assert isinstance(system, FinetunedGenerator)
         return generate_texts(system, tokenizer, [example.given for example in encoded])
 
     @classmethod

@@ -18,7 +18,7 @@ from lmlab.data.tokenizers import Tokenizer
 from lmlab.models.finetuned import ANSWER_TRUNCATED_LABEL
 from lmlab.tasks.finetuned_model import TaskAnswer
 from lmlab.tasks.long_context.blocks import TextBlock, query_length, text_as_block
-from lmlab.tasks.sequence_task import SequenceTask
+from lmlab.tasks.sequence_task import HeadTask, SequenceTask
 from lmlab.tasks.task import AnswerTruncated, EncodedExample, Row, collate_examples
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import BatchLoader
@@ -183,6 +183,13 @@ class InputPipeline(Generic[SystemT, SplitT]):
         return sum(
             len(self.tokenizer.encode(text)) > self.max_question_tokens for text in questions
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LongTextPipeline(InputPipeline[SystemT, SplitT]):
+    """Base class of strategies for long texts, for tasks with a head."""
+
+    task: HeadTask
 
     def with_labels(self, row: Row, example: EncodedExample) -> EncodedExample:
         """With the row's labels; a truncated answer has ANSWER_TRUNCATED_LABEL."""

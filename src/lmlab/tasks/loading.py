@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from lmlab.core.errors import UserError
-from lmlab.core.registry import full_card, system_module
-from lmlab.data.corpus import Layout
+from lmlab.core.registry import find_system
 from lmlab.tasks.finetuned_model import FinetunedModel
 from lmlab.tasks.task_registry import find_task
 from lmlab.training.external_memory import load_external_memory
-from lmlab.training.run_config import stored_model_guard
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_run, load_source_tokenizer
+from lmlab.training.stored_model_guard import stored_model_guard
 from lmlab.training.system_building import build_from_config
 
 
@@ -22,18 +22,18 @@ def load_task(path: Path | str) -> FinetunedModel:
     """
     run = RunFolder(Path(path))
     config = run.read_config()
-    if "task" not in config:
+    if config.task is None:
         raise UserError(f"{run.path} was not fine-tuned to any task; see lmlab finetune --help.")
     run.verify()
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
     with stored_model_guard(run.path, run.weights):
-        return find_task(config["task"]["name"]).load(run, config)
+        return find_task(config.task.name).load(run, config)
 
 
 def is_task_run(path: Path | str) -> bool:
     """Whether a run was fine-tuned with a task head, so that it is no longer a language model."""
-    return bool(RunFolder(Path(path)).read_config().get("task", {}).get("head"))
+    return RunFolder(Path(path)).read_config().task_head
 
 
 def load_pretrained(path: Path | str) -> TrainedModel:
@@ -49,7 +49,7 @@ def load_pretrained(path: Path | str) -> TrainedModel:
     config = run.read_config()
     finetuned = load_task(path)
     # Rebuilt, since a frozen fine-tuning has disabled the gradients of its parameters.
-    memories = load_external_memory(config, run.memory)
+    memories = load_external_memory(config.memories, run.memory)
     vocabulary, tokenizer = finetuned.base.vocabulary, finetuned.tokenizer
     system = build_from_config(config, vocabulary, memories, tokenizer)
     system.load_state_dict(finetuned.base.state_dict())
@@ -57,8 +57,8 @@ def load_pretrained(path: Path | str) -> TrainedModel:
         system=system.eval(),
         tokenizer=tokenizer,
         source_tokenizer=load_source_tokenizer(config, run),
-        layout=Layout(**config["layout"]),
-        config={key: value for key, value in config.items() if key != "task"},
-        card=full_card(system_module(config["system"])),
+        layout=config.layout,
+        config=replace(config, task=None),
+        card=find_system(config.system),
         path=run.path,
     )

@@ -16,7 +16,7 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import group_by_length
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.models.finetuned import add_task_head
+from lmlab.models.finetuned import AnswersRows, TaskHeadModel, add_task_head
 from lmlab.tasks.long_context.blocks import BlockQuery, TextBlock
 from lmlab.tasks.task import EncodedExample, Row, Task, collate_examples
 
@@ -30,8 +30,6 @@ class SequenceTask(Task):
     """Metrics that are proportions of independent rows …"""
     mean_metrics: ClassVar[tuple[str, ...]] = ()
     """… and those that are other means over rows."""
-    needs_tokens: ClassVar[bool] = False
-    """Whether the head takes a vector per token rather than one per sequence."""
     loss_unit: ClassVar[str] = "nats per answer"
 
     @classmethod
@@ -50,15 +48,45 @@ class SequenceTask(Task):
     ) -> EncodedExample:
         """The row as at most `max_length` tokens."""
 
+    @abstractmethod
+    def build(self, base: System, *, frozen: bool) -> System:
+        """The model that is fine-tuned."""
+
+    @abstractmethod
+    def predict(
+        self,
+        system: System,
+        tokenizer: Tokenizer,
+        rows: Sequence[Row],
+        encoded: Sequence[EncodedExample],
+    ) -> list[Any]:
+        """The answer of a model made by `build` to each row, in their order."""
+
+    @classmethod
+    def expected(cls, row: Mapping[str, Any]) -> Any:
+        """The right answer, in the form of the predicted ones."""
+        return str(row["label"])
+
+    @classmethod
+    @abstractmethod
+    def compute_metrics(cls, expected: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
+        """The metrics of predicted answers."""
+
+
+class HeadTask(SequenceTask):
+    """A sequence task with a head on a pretrained model; it reads long texts too."""
+
+    needs_tokens: ClassVar[bool] = False
+    """Whether the head takes a vector per token rather than one per sequence."""
+
+    @abstractmethod
     def with_labels(self, row: Mapping[str, Any], example: EncodedExample) -> EncodedExample:
         """An encoded text with the labels of its row, if the row has them.
 
         Raises AnswerTruncated if the answer is not in it.
         """
-        raise TypeError(f"{type(self).__name__} does not read long texts")
 
     def build(self, base: System, *, frozen: bool) -> System:
-        """The model that is fine-tuned."""
         return add_task_head(base, self, frozen=frozen)
 
     def make_head(self, width: int) -> nn.Module:
@@ -73,12 +101,13 @@ class SequenceTask(Task):
 
     def predict(
         self,
-        system: Any,
+        system: System,
         tokenizer: Tokenizer,
         rows: Sequence[Row],
         encoded: Sequence[EncodedExample],
     ) -> list[Any]:
         """The answer of a model made by `build` to each row, in their order."""
+        assert isinstance(system, AnswersRows)
         answers: dict[int, Any] = {}
         for group, examples, batch in _batches_by_length(system, encoded):
             with evaluation_mode(system):
@@ -86,21 +115,11 @@ class SequenceTask(Task):
             answers.update(zip(group, predicted, strict=True))
         return [answers[index] for index in range(len(rows))]
 
+    @abstractmethod
     def decode_answers(
         self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[Any]:
         """The answer to each row of the batch by the head's scores."""
-        raise TypeError(f"{type(self).__name__} has no head")
-
-    @classmethod
-    def expected(cls, row: Mapping[str, Any]) -> Any:
-        """The right answer, in the form of the predicted ones."""
-        return str(row["label"])
-
-    @classmethod
-    @abstractmethod
-    def compute_metrics(cls, expected: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
-        """The metrics of predicted answers."""
 
     # ----- long texts
 
@@ -116,15 +135,16 @@ class SequenceTask(Task):
         """Merge the answers to a row's queries, each with the example it was predicted from."""
         return answers[0][0]
 
+    @abstractmethod
     def merge_window_scores(
         self, row: Row, windows: Sequence[EncodedExample], scores: Sequence[Tensor]
     ) -> Any:
         """Merge the head's scores for each window of a row's text into one answer."""
-        raise TypeError(f"{type(self).__name__} does not read long texts")
 
 
-def head_scores(system: Any, encoded: Sequence[EncodedExample]) -> list[Tensor]:
+def head_scores(system: System, encoded: Sequence[EncodedExample]) -> list[Tensor]:
     """The head's scores for each: (labels,), or (T, labels) for its own T tokens."""
+    assert isinstance(system, TaskHeadModel)
     scored: dict[int, Tensor] = {}
     for group, examples, batch in _batches_by_length(system, encoded):
         with evaluation_mode(system):
@@ -135,7 +155,7 @@ def head_scores(system: Any, encoded: Sequence[EncodedExample]) -> list[Tensor]:
 
 
 def _batches_by_length(
-    system: Any, encoded: Sequence[EncodedExample]
+    system: System, encoded: Sequence[EncodedExample]
 ) -> Iterator[tuple[list[int], list[EncodedExample], Batch]]:
     """Batches of examples of similar length: their indices, themselves, and collated."""
     for group in group_by_length([len(example.tokens) for example in encoded], TOKENS_PER_BATCH):

@@ -5,6 +5,9 @@ Importing this module, and listing the training settings, does not import torch.
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import ModuleType
+
 from lmlab.core.errors import UserError
 from lmlab.training.setting_records import (
     SettingRecord,
@@ -15,7 +18,10 @@ from lmlab.training.setting_records import (
 
 
 def settings(
-    system: str | None = None, *, recipe: str | None = None, task: str | None = None
+    system: str | Path | ModuleType | None = None,
+    *,
+    recipe: str | None = None,
+    task: str | None = None,
 ) -> list[SettingRecord]:
     """Records of the training settings; with a system, its own settings come first.
 

@@ -33,6 +33,7 @@ from lmlab.tasks.sequence_task import SequenceTask
 from lmlab.tasks.task import Row, Splits
 from lmlab.tasks.task_rows import read_splits
 from lmlab.training.config import apply_settings
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_weights
 
 OPTIONAL_FIELDS = ("question",)
@@ -66,9 +67,9 @@ class SingleStageTask(SequenceTask):
         return cls(labels)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], run: RunFolder) -> Self:
+    def from_config(cls, config: RunConfig, run: RunFolder) -> Self:
         """The task that a run was fine-tuned to."""
-        return cls(config["task"]["labels"])
+        return cls(() if config.task is None else config.task.labels)
 
     def fit(self, model: TrainedModel, splits: Splits, job: FinetuneJob) -> FinetuneResult:
         pipeline = self._pipeline(model, splits["train"], job)
@@ -140,27 +141,28 @@ class SingleStageTask(SequenceTask):
         return write_evaluation(job, result, records)
 
     @classmethod
-    def load(cls, run: RunFolder, config: Mapping[str, Any]) -> SequenceModel:
-        task_config = config["task"]
+    def load(cls, run: RunFolder, config: RunConfig) -> SequenceModel:
+        recorded = config.task
+        assert recorded is not None, "load_task has checked it"
         task = cls.from_config(config, run)
         base, tokenizer = load_base(run, config)
         pipeline = make_pipeline(
-            task_config.get("long"),
-            judge=task_config.get("judge"),
+            recorded.details.get("long"),
+            judge=recorded.details.get("judge"),
             task=task,
             tokenizer=tokenizer,
             system=base,
-            settings=_long_settings(task_config),
+            settings=_long_settings(recorded.details),
         )
-        system = pipeline.build(base, frozen=bool(task_config["frozen"]))
+        system = pipeline.build(base, frozen=recorded.frozen)
         load_weights(system, run)
         return SequenceModel(
             task=task, system=system.eval(), reading=pipeline, tokenizer=tokenizer, path=run.path
         )
 
 
-def _long_settings(task_config: Mapping[str, Any]) -> LongTextConfig:
-    settings = dict(task_config.get("long_settings", {}))
+def _long_settings(details: Mapping[str, Any]) -> LongTextConfig:
+    settings = dict(details.get("long_settings", {}))
     if "retained_blocks" in settings:
         settings["retained_blocks"] = tuple(settings["retained_blocks"])  # JSON has no tuples
     return LongTextConfig(**settings)

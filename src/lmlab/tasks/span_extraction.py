@@ -14,6 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.metrics import exact_match, token_f1
+from lmlab.tasks.sequence_task import HeadTask
 from lmlab.tasks.single_stage import SingleStageTask
 from lmlab.tasks.task import NO_ANSWER_POSITION, AnswerTruncated, EncodedExample, Row, encode_texts
 
@@ -21,7 +22,7 @@ MAX_ANSWER_TOKENS = 30
 """The maximum length of a span in tokens."""
 
 
-class SpanExtraction(SingleStageTask):
+class SpanExtraction(HeadTask, SingleStageTask):
     """Span extraction: p(first) p(last), each a softmax of w · h over tokens (Devlin et al. 2019).
 
     The question precedes the text, `<s> question </s> text </s>`.

@@ -16,6 +16,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.long_context.blocks import BlockQuery, TextBlock
 from lmlab.tasks.metrics import accuracy, entity_f1, majority_accuracy
+from lmlab.tasks.sequence_task import HeadTask
 from lmlab.tasks.single_stage import SingleStageTask
 from lmlab.tasks.task import EncodedExample, Row, encode_texts
 
@@ -23,7 +24,7 @@ OUTSIDE_TAG = "O"
 """The tag of words outside of entities, and of truncated words."""
 
 
-class Tagging(SingleStageTask):
+class Tagging(HeadTask, SingleStageTask):
     """Sequence tagging: p(tag | word, sentence) = softmax(W h + b), h of the word's first token."""
 
     name = "tag"

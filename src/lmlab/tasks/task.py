@@ -21,6 +21,7 @@ from lmlab.data.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from lmlab.tasks.finetune_job import FinetuneJob, FinetuneResult
     from lmlab.tasks.finetuned_model import FinetunedModel
+    from lmlab.training.run_config import RunConfig
     from lmlab.training.run_folder import RunFolder, TrainedModel
 
 Row = dict[str, Any]
@@ -129,7 +130,7 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, run: RunFolder, config: Mapping[str, Any]) -> FinetunedModel:
+    def load(cls, run: RunFolder, config: RunConfig) -> FinetunedModel:
         """The fine-tuned model of a run whose config.json is given."""
 
     def label_index(self, label: str) -> int:

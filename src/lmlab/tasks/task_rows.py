@@ -18,6 +18,7 @@ from lmlab.tasks.builtin_datasets import BUILTIN_DATASETS, load_builtin_rows
 from lmlab.tasks.long_context.long_babi import BABI_LONG, long_babi
 from lmlab.tasks.long_context.relevance_labels import check_relevant
 from lmlab.tasks.task import Row, Splits, Task
+from lmlab.training.run_config import RunConfig
 
 SPLIT_FILES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
 """Prefixes of the file names of each split in a folder."""
@@ -75,14 +76,13 @@ def read_splits(
     return {name: rows for name, rows in splits.items() if rows}
 
 
-def split_seed(config: Mapping[str, Any], data: str | Path) -> int:
+def split_seed(config: RunConfig, data: str | Path) -> int:
     """The seed of the row split: that of the run's own training on them, else 0.
 
     Never the fine-tuning seed: runs of several seeds are comparable, and their test rows are those
     that `lmlab evaluate` and `lmlab train` hold out.
     """
-    trained_on = config["corpus"]
-    return int(trained_on["seed"]) if trained_on["spec"] == str(data) else 0
+    return config.corpus.seed if config.corpus.spec == str(data) else 0
 
 
 def is_corpus(data: str) -> bool:

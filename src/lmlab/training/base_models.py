@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
@@ -20,8 +19,13 @@ from lmlab.core.registry import system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, load_run
+from lmlab.training.run_records import BaseRecord
 from lmlab.training.system_building import build_from_config
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,7 +34,7 @@ class BaseModel:
 
     system: System
     tokenizer: Tokenizer
-    description: dict[str, Any]
+    description: BaseRecord
     """Its entry in config.json: enough to rebuild it, and a hash of its weights."""
     role: str = "base"
     """The option that named it: base, or encoder."""
@@ -39,7 +43,7 @@ class BaseModel:
         """A UserError where the corpus layout differs from that of the base."""
         if self.system.vocabulary != vocabulary:
             raise UserError(
-                f"the {self.role} {self.description['path']} was trained on text with another "
+                f"the {self.role} {self.description.path} was trained on text with another "
                 "layout (contiguous or in sentences) than this corpus; give a corpus like "
                 "its own."
             )
@@ -48,30 +52,26 @@ class BaseModel:
         """A UserError where its tokenizer is not that of the new run."""
         if self.tokenizer.fingerprint() != tokenizer.fingerprint():
             raise UserError(
-                f"the {self.role} {self.description['path']} was trained with a different "
+                f"the {self.role} {self.description.path} was trained with a different "
                 "tokenizer than the new run; train it with the same one (--tokenizer "
                 "RUN/tokenizer.json)."
             )
 
-    def settings_for(self, config: Any) -> dict[str, Any]:
+    def settings_for(self, config: DataclassInstance) -> dict[str, Any]:
         """Its settings that a system's config has too; for a base, only those that the config
         declares as inherited."""
         names = {spec.name for spec in fields(config)}
         if self.role == "base":
             names &= getattr(config, "inherited_from_base", frozenset())
-        system_config = self.description["system_config"].items()
+        system_config = self.description.system_config.items()
         return {k: tuple(v) if isinstance(v, list) else v for k, v in system_config if k in names}
 
 
 def resolve_base(
-    card: Card,
-    role: str,
-    path: str | Path | None,
-    resumed: Mapping[str, Any] | None,
-    run: RunFolder,
+    card: Card, role: str, path: str | Path | None, resumed: RunConfig | None, run: RunFolder
 ) -> BaseModel | None:
     """The run given as base or encoder, or that of the resumed run; or None."""
-    description = None if resumed is None else resumed.get(role)
+    description = None if resumed is None else resumed.base_of_role(role)
     if description is None:
         if path is not None and resumed is not None:
             raise UserError(
@@ -88,16 +88,14 @@ def resolve_base(
     if path is None and run.load_checkpoint(lambda _: None) is not None:
         # The checkpoint holds the base's weights; its folder may be gone.
         tokenizer = Tokenizer.load(run.tokenizer)
-        vocabulary = Vocabulary(**resumed["vocabulary"]) if resumed else tokenizer.vocabulary
+        vocabulary = resumed.vocabulary if resumed else tokenizer.vocabulary
         system = build_from_config(description, vocabulary)
-        return BaseModel(
-            system=system, tokenizer=tokenizer, description=dict(description), role=role
-        )
-    base = load_base_model(description["path"] if path is None else path, role)
-    if base.description["weights"] != description["weights"]:
+        return BaseModel(system=system, tokenizer=tokenizer, description=description, role=role)
+    base = load_base_model(description.path if path is None else path, role)
+    if base.description.weights != description.weights:
         raise UserError(
             f"the run {run.path} was started from an earlier version of the {role} "
-            f"{description['path']}, and {base.description['path']} has other weights; resume "
+            f"{description.path}, and {base.description.path} has other weights; resume "
             f"it without --{role}, or choose another --out."
         )
     return base
@@ -106,16 +104,23 @@ def resolve_base(
 def load_base_model(path: str | Path, role: str = "base") -> BaseModel:
     """Load a run as a base or an encoder, with its own base if it has one."""
     model = load_run(path)
-    recorded_fields = ("system", "size", "system_config", "corpus")
-    description = {name: model.config[name] for name in recorded_fields}
-    if "base" in model.config:
-        description["base"] = model.config["base"]
+    config = model.config
     with RunFolder(model.path).weights.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
     return BaseModel(
         system=model.system,
         tokenizer=model.tokenizer,
-        description={"path": str(path), **description, "weights": weights},
+        description=BaseRecord(
+            path=str(path),
+            system=config.system,
+            size=config.size,
+            system_config=config.system_config,
+            corpus=config.corpus,
+            base=config.base,
+            source_vocabulary=config.source_vocabulary,
+            plugin=config.plugin,
+            weights=weights,
+        ),
         role=role,
     )
 

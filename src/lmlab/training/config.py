@@ -7,11 +7,14 @@ import types
 from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from types import ModuleType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.switches import parse_switches
 from lmlab.core.untrusted_input import check_type
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 GENERAL_RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -155,7 +158,7 @@ def check_ranges(config: Any) -> None:
 
 
 def _in_range(spec: Field[Any], value: float) -> bool:
-    bounds = spec.metadata
+    bounds: Mapping[str, float] = spec.metadata
     return (
         value > bounds.get("above", -math.inf)
         and value >= bounds.get("at_least", -math.inf)
@@ -202,7 +205,10 @@ def apply_settings(
 
 
 def split_settings(
-    settings: Mapping[str, Any], system: Any, training: TrainingConfig, see: str = "lmlab settings"
+    settings: Mapping[str, Any],
+    system: DataclassInstance,
+    training: TrainingConfig,
+    see: str = "lmlab settings",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split settings into the system's and the training's; an unknown one raises with suggestions.
 

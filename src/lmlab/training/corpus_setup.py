@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus, open_corpus
@@ -13,6 +11,7 @@ from lmlab.data.length_ratio import filter_by_length_ratio
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.training.base_models import BaseModel
 from lmlab.training.config import TrainingConfig
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder
 
 
@@ -33,18 +32,17 @@ class OpenedCorpus:
 
 def open_training_corpus(
     data: str | Path | Corpus,
-    resumed: Mapping[str, Any] | None,
+    resumed: RunConfig | None,
     config: TrainingConfig,
     *,
     seed: int | None,
     errors: str | None,
 ) -> OpenedCorpus:
     """Load the training corpus; options not given are those of the resumed run."""
-    recorded = {} if resumed is None else resumed["corpus"]
     if seed is None:
-        seed = int(recorded.get("seed", 0))
+        seed = 0 if resumed is None else resumed.corpus.seed
     if errors is None:
-        errors = str(recorded.get("errors", "strict"))
+        errors = "strict" if resumed is None else resumed.corpus.decode_errors
     corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=seed)
     max_ratio = config.max_length_ratio
     return OpenedCorpus(
@@ -67,7 +65,7 @@ class RunTokenizers:
 
 def prepare_tokenizers(
     run: RunFolder,
-    resumed: Mapping[str, Any] | None,
+    resumed: RunConfig | None,
     corpus: Corpus,
     config: TrainingConfig,
     base: BaseModel | None,
@@ -85,7 +83,7 @@ def prepare_tokenizers(
 
 def _text_tokenizer(
     run: RunFolder,
-    resumed: Mapping[str, Any] | None,
+    resumed: RunConfig | None,
     corpus: Corpus,
     kind: str | None,
     config: TrainingConfig,
@@ -98,9 +96,9 @@ def _text_tokenizer(
     `separate`: sources have another, so this one is trained on the target texts alone.
     """
     if resumed is not None and run.tokenizer.exists():
-        if kind not in (None, resumed["tokenizer"]) and not str(kind).endswith(".json"):
+        if kind not in (None, resumed.tokenizer) and not str(kind).endswith(".json"):
             raise UserError(
-                f"the run {run.path} was started with the tokenizer {resumed['tokenizer']}, "
+                f"the run {run.path} was started with the tokenizer {resumed.tokenizer}, "
                 f"got {kind}; resume it unchanged, or choose another --out."
             )
         return Tokenizer.load(run.tokenizer)
@@ -108,7 +106,7 @@ def _text_tokenizer(
         if kind is not None:
             raise UserError(
                 f"--tokenizer {kind} does not apply: the tokenizer is that of the base "
-                f"{base.description['path']}; remove it."
+                f"{base.description.path}; remove it."
             )
         return base.tokenizer
     if kind is not None and kind.endswith(".json"):

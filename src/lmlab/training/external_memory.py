@@ -16,6 +16,7 @@ from lmlab.core.errors import UserError
 from lmlab.knowledge.knowledge_base import KnowledgeBase
 from lmlab.knowledge.load_knowledge import load_knowledge
 from lmlab.retrieval.documents import Documents, load_documents
+from lmlab.training.run_records import MemoryRecord
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,10 +31,10 @@ class ExternalMemory:
         parts = {"documents": self.documents, "knowledge": self.knowledge}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def describe(self, specs: Mapping[str, str | None]) -> dict[str, Any]:
+    def describe(self, specs: Mapping[str, str | None]) -> dict[str, MemoryRecord]:
         """Its entry in config.json: the source of each part, and a hash of its content."""
         return {
-            name: {"spec": specs.get(name) or "", "fingerprint": part.fingerprint()}
+            name: MemoryRecord(spec=specs.get(name) or "", fingerprint=part.fingerprint())
             for name, part in self.given().items()
         }
 
@@ -44,10 +45,10 @@ DEFAULT_MEMORY = {"documents": "capitals", "knowledge": "capitals"}
 
 
 def resolve_external_memory(
-    card: Card, specs: Mapping[str, str | None], resumed: Mapping[str, Any] | None, folder: Path
+    card: Card, specs: Mapping[str, str | None], recorded: Mapping[str, MemoryRecord], folder: Path
 ) -> ExternalMemory:
-    """The memories given, or the card's defaults; for a resumed run, its own."""
-    if resumed is not None and (stored := load_external_memory(resumed, folder)).given():
+    """The memories given, or the card's defaults; for a resumed run, those that it `recorded`."""
+    if (stored := load_external_memory(recorded, folder)).given():
         for name, part in stored.given().items():
             spec = specs.get(name)
             if spec is not None and LOADERS[name](spec).fingerprint() != part.fingerprint():
@@ -77,10 +78,10 @@ def tiny_external_memory(card: Card) -> ExternalMemory:
     )
 
 
-def load_external_memory(config: Mapping[str, Any], folder: Path) -> ExternalMemory:
-    """The memories of a run, from its folder."""
+def load_external_memory(recorded: Mapping[str, MemoryRecord], folder: Path) -> ExternalMemory:
+    """The memories that a run's config records, from its folder."""
     loaded: dict[str, Any] = {}
-    for name in config.get("memories", {}):
+    for name, memory in recorded.items():
         path = folder / MEMORY_FILES[name]
         if not path.exists():
             raise UserError(f"the run {folder.parent} has no {path.name} any more; train it again.")
@@ -88,7 +89,7 @@ def load_external_memory(config: Mapping[str, Any], folder: Path) -> ExternalMem
             loaded[name] = load_documents(path)
         else:
             loaded[name] = KnowledgeBase.from_bytes(path.read_bytes(), where=path)
-        if loaded[name].fingerprint() != config["memories"][name]["fingerprint"]:
+        if loaded[name].fingerprint() != memory.fingerprint:
             raise UserError(
                 f"{path} is not what the run was trained with; restore it, or train the run again."
             )

@@ -34,7 +34,8 @@ def build_optimizer(system: nn.Module, config: TrainingConfig) -> torch.optim.Op
     elif config.optimizer != "adafactor":
         # Fused kernel for all parameters: much faster than torch's default on a CPU.
         arguments["fused"] = True
-    return _CLASSES[config.optimizer](groups, **arguments)
+    optimizer: torch.optim.Optimizer = _CLASSES[config.optimizer](groups, **arguments)
+    return optimizer
 
 
 _CLASSES: dict[str, Any] = {

@@ -1,154 +1,213 @@
-"""Validation of a run's config.json, field by field; memory guard for building stored models."""
+"""Contents of a run's config.json, as one typed record, read and written here alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Self, TypeVar
 
 from lmlab.core.errors import UserError
-from lmlab.core.memory_budget import memory_budget
+from lmlab.core.system_origin import SystemOrigin, parse_origin
 from lmlab.core.untrusted_input import check_type, parse_dataclass
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.training.config import TrainingConfig
-
-MAX_WIDENING = 4
-"""Maximum bytes in memory per byte of stored weights: 8-bit numbers become 32-bit ones."""
-OVERHEAD = 256 << 20
-"""Bytes of a model in addition to its stored weights: masks, position tables."""
-OVERHEAD_TENSORS = 1000
-"""Parameters of a model in addition to its stored ones."""
-UNBUILDABLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
+from lmlab.training.run_records import (
+    BaseRecord,
+    CorpusRecord,
+    ImportRecord,
+    MemoryRecord,
+    RowsRecord,
+    TaskRecord,
+    WrapperRecord,
+    parse_known_fields,
+    parse_vocabulary,
 )
-"""What building a model from an invalid config raises."""
+
+T = TypeVar("T")
+
+RUN_FORMAT = 1
+"""Version of the folder format; a larger one was written by a later lmlab."""
+REQUIRED_FIELDS = (
+    "system",
+    "size",
+    "recipe",
+    "system_config",
+    "vocabulary",
+    "tokenizer",
+    "layout",
+    "corpus",
+    "training",
+)
+"""Fields that every config.json has."""
+PLAIN_FIELDS: Mapping[str, Any] = {
+    "system": str,
+    "size": str,
+    "recipe": str | None,
+    "seed": int,
+    "tokenizer": str,
+    "tokenizer_fingerprint": str,
+    "source_tokenizer": str,
+    "system_config": dict[str, Any],
+}
+"""Fields that are no records, with their types."""
+OBJECTS = ("memories", "imported", "rows", "task", "plugin")
+"""Optional fields that are JSON objects."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Corpus:
-    name: str
-    spec: str
-    fingerprint: str
-    seed: int
-    errors: str = "strict"
+class IncompleteConfig(ValueError):
+    """A config.json without all fields, so not that of a run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Task:
-    name: str
-    labels: list[str] = ()  # type: ignore[assignment]
-    head: bool = True
-    frozen: bool = False
-
-
-def check_run_config(config: Mapping[str, Any]) -> None:
-    """A ValueError (or UserError) that names the first invalid field of a config.json."""
-    hints: dict[str, Any] = {
-        "system": str,
-        "size": str | None,
-        "recipe": str | None,
-        "seed": int,
-        "tokenizer": str,
-        "tokenizer_fingerprint": str,
-        "source_tokenizer": str,
-        "system_config": dict[str, Any],
-        "memories": dict[str, Any],
-        "imported": dict[str, Any],
-        "rows": dict[str, Any],
-        "task": dict[str, Any],
-        "base": dict[str, Any] | None,
-    }
-    for name, hint in hints.items():
-        if name in config:
-            check_type(name, config[name], hint)
-    for name in ("vocabulary", "source_vocabulary"):
-        if name in config:
-            _check(name, lambda name=name: _check_vocabulary(config[name]))
-    _check("layout", lambda: parse_dataclass(Layout, config["layout"]))
-    _check("corpus", lambda: parse_dataclass(_Corpus, _known_fields(_Corpus, config["corpus"])))
-    _check(
-        "training",
-        lambda: parse_dataclass(TrainingConfig, _known_fields(TrainingConfig, config["training"])),
-    )
-    if "task" in config:
-        _check("task", lambda: parse_dataclass(_Task, _known_fields(_Task, config["task"])))
-    for name, memory in config.get("memories", {}).items():
-        if name not in ("documents", "knowledge") or not isinstance(memory, dict):
-            raise ValueError(f"memories.{name} is not known")
-        check_type(f"memories.{name}.fingerprint", memory.get("fingerprint"), str)
-    if config.get("base") is not None:
-        _check("base", lambda: _check_base(config["base"]))
-
-
-def _check(name: str, check: Any) -> None:
-    """Run a check, and prefix its error with the part of the file."""
+def lmlab_version() -> str:
+    """The version of the installed package."""
     try:
-        check()
+        return version("lmlab")
+    except PackageNotFoundError:
+        return "0+source"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What a run is: enough to rebuild its system, and to repeat its training."""
+
+    system: str
+    size: str
+    recipe: str | None = None
+    seed: int = 0
+    system_config: Mapping[str, Any]
+    """The fields of the system's own `Config`; lists where that has tuples, once read."""
+    vocabulary: Vocabulary
+    """The system's; for contiguous text not quite the tokenizer's."""
+    tokenizer: str
+    """Kind of the tokenizer: word, char, bpe …"""
+    tokenizer_fingerprint: str | None = None
+    layout: Layout
+    corpus: CorpusRecord
+    training: TrainingConfig
+    source_vocabulary: Vocabulary | None = None
+    """That of the source tokenizer, where it is a different one."""
+    source_tokenizer: str | None = None
+    """Kind of the source tokenizer."""
+    base: BaseRecord | None = None
+    encoder: BaseRecord | None = None
+    memories: Mapping[str, MemoryRecord] = field(default_factory=dict)
+    """Documents and knowledge base, by these names."""
+    imported: ImportRecord | None = None
+    wrapped: WrapperRecord | None = None
+    """In memory only: a wrapped module has no folder."""
+    plugin: SystemOrigin | None = None
+    """Where the system comes from, if it is not lmlab's own."""
+    task: TaskRecord | None = None
+    rows: RowsRecord | None = None
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of later versions, which are kept."""
+    lmlab: str = field(default_factory=lmlab_version)
+    """The version that wrote it."""
+
+    @property
+    def task_head(self) -> bool:
+        """Whether it was fine-tuned with a task head, so that it is no longer a language model."""
+        return self.task is not None and self.task.head
+
+    @property
+    def tuned_to_generate(self) -> bool:
+        """Whether it was fine-tuned without a head, and so is a language model still."""
+        return self.task is not None and not self.task.head
+
+    def base_of_role(self, role: str) -> BaseRecord | None:
+        """The base or the encoder."""
+        return {"base": self.base, "encoder": self.encoder}[role]
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Parse config.json; a ValueError names the first invalid field."""
+        if missing := [name for name in REQUIRED_FIELDS if name not in values]:
+            raise IncompleteConfig(f"it lacks {', '.join(missing)}")
+        for name, hint in PLAIN_FIELDS.items():
+            if name in values:
+                check_type(name, values[name], hint)
+        for name in OBJECTS:
+            if name in values:
+                check_type(name, values[name], dict[str, Any])
+        for name in ("base", "encoder"):
+            if name in values:
+                check_type(name, values[name], dict[str, Any] | None)
+        optional: dict[str, Callable[[Any], Any]] = {
+            "source_vocabulary": parse_vocabulary,
+            "base": BaseRecord.from_json,
+            "encoder": BaseRecord.from_json,
+            "imported": ImportRecord.from_json,
+            "plugin": parse_origin,
+            "task": TaskRecord.from_json,
+            "rows": lambda rows: parse_known_fields(RowsRecord, rows),
+        }
+        parsed: dict[str, Any] = {
+            "vocabulary": _parse("vocabulary", values, parse_vocabulary),
+            "layout": _parse("layout", values, lambda layout: parse_dataclass(Layout, layout)),
+            "corpus": _parse("corpus", values, CorpusRecord.from_json),
+            "training": _parse(
+                "training", values, lambda training: parse_known_fields(TrainingConfig, training)
+            ),
+            "memories": {
+                name: MemoryRecord.from_json(name, memory)
+                for name, memory in values.get("memories", {}).items()
+            },
+        }
+        parsed |= {
+            name: _parse(name, values, parse)
+            for name, parse in optional.items()
+            if values.get(name) is not None
+        }
+        plain = {name: values[name] for name in PLAIN_FIELDS if name in values}
+        handled = {"format", "lmlab", *plain, *parsed, *optional}
+        return cls(
+            **plain,
+            **parsed,
+            lmlab=str(values.get("lmlab", "?")),
+            unknown={key: value for key, value in values.items() if key not in handled},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The contents of config.json, in the order of the file."""
+        source, rows = self.source_vocabulary, self.rows
+        entries = {
+            "format": RUN_FORMAT,
+            "lmlab": self.lmlab,
+            "source_vocabulary": None if source is None else asdict(source),
+            "source_tokenizer": self.source_tokenizer,
+            "system": self.system,
+            "size": self.size,
+            "recipe": self.recipe,
+            "seed": self.seed,
+            "system_config": dict(self.system_config),
+            "vocabulary": asdict(self.vocabulary),
+            "tokenizer": self.tokenizer,
+            "tokenizer_fingerprint": self.tokenizer_fingerprint,
+            "layout": asdict(self.layout),
+            "corpus": self.corpus.to_json(),
+            "training": asdict(self.training),
+            "base": None if self.base is None else self.base.to_json(),
+            "encoder": None if self.encoder is None else self.encoder.to_json(),
+            "memories": {k: asdict(memory) for k, memory in self.memories.items()} or None,
+            "imported": None if self.imported is None else self.imported.to_json(),
+            "wrapped": None if self.wrapped is None else asdict(self.wrapped),
+            "plugin": None if self.plugin is None else asdict(self.plugin),
+            "task": None if self.task is None else self.task.to_json(),
+            "rows": None if rows is None else asdict(rows),
+        }
+        # A recipe is written even where there is none.
+        return {k: v for k, v in entries.items() if v is not None or k == "recipe"} | dict(
+            self.unknown
+        )
+
+
+def _parse(name: str, values: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
+    """Parse one part of the file, whose name prefixes its errors."""
+    try:
+        return parse(values[name])
+    except RecursionError:
+        raise ValueError(f"{name}: it is nested too deeply") from None
     except (ValueError, UserError) as error:
         raise ValueError(f"{name}: {str(error).rstrip('.')}") from None
-
-
-def _known_fields(dataclass_type: Any, values: Any) -> Any:
-    """Only the known fields of a record: those of other versions are ignored."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"expected an object, got {type(values).__name__}")
-    names = {spec.name for spec in fields(dataclass_type)}
-    return {key: value for key, value in values.items() if key in names}
-
-
-def _check_base(base: Mapping[str, Any]) -> None:
-    check_type("system", base.get("system"), str)
-    check_type("system_config", base.get("system_config"), dict[str, Any])
-    if base.get("source_vocabulary") is not None:
-        _check_vocabulary(base["source_vocabulary"])
-    if base.get("base") is not None:
-        check_type("base", base["base"], dict[str, Any])
-        _check_base(base["base"])
-
-
-def _check_vocabulary(values: Any) -> Vocabulary:
-    vocabulary = parse_dataclass(Vocabulary, values)
-    if vocabulary.size < 1:
-        raise ValueError(f"size must be 1 or more, got {vocabulary.size}")
-    for name, token in asdict(vocabulary).items():
-        if name != "size" and token is not None and not 0 <= token < vocabulary.size:
-            raise ValueError(f"{name} must be an id below {vocabulary.size}, got {token}")
-    if vocabulary.start is None and vocabulary.end is None:
-        raise ValueError("it has neither a start nor an end token")
-    return vocabulary
-
-
-@contextmanager
-def stored_model_guard(folder: Path, weights: Path | int) -> Iterator[None]:
-    """Guard for building a stored model: memory bounded by its weights, one-sentence errors.
-
-    `weights` is the file of its weights, or their size in bytes. Any failure here is due to the
-    files, which are not trusted.
-    """
-    config = folder / "config.json"
-    if isinstance(weights, Path):
-        weights = weights.stat().st_size if weights.is_file() else 0
-    try:
-        budget = MAX_WIDENING * weights + OVERHEAD
-        # A parameter has 2 bytes or more, and most have hundreds.
-        max_tensors = weights // 2 + OVERHEAD_TENSORS
-        with memory_budget(f"the model that {config} describes", budget, tensors=max_tensors):
-            yield
-    except UserError:
-        raise
-    except UNBUILDABLE as error:
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise UserError(
-            f"{config} describes no model that can be built ({reason[:200]}); restore it, or make "
-            "the model again."
-        ) from error

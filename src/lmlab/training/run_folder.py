@@ -11,18 +11,19 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from lmlab.core.atomic_files import inner_folder, json_bytes, telling_disk_errors, write_json
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.manifest import DamageError, check_files, verifies, verify_files, write_files
-from lmlab.core.registry import full_card, system_module
+from lmlab.core.recorded_systems import recorded_system
+from lmlab.core.registry import find_system
 from lmlab.core.system import System
 from lmlab.core.tensor_files import check_finite, read_tensors, tensor_bytes
 from lmlab.core.untrusted_input import read_json_object
@@ -32,7 +33,8 @@ from lmlab.data.tokenizers import Tokenizer
 from lmlab.models.retrieval_base import DocumentStoreModel
 from lmlab.training import checkpoints
 from lmlab.training.external_memory import MEMORY_FILES, ExternalMemory, load_external_memory
-from lmlab.training.run_config import check_run_config, stored_model_guard
+from lmlab.training.run_config import RUN_FORMAT, IncompleteConfig, RunConfig
+from lmlab.training.stored_model_guard import stored_model_guard
 from lmlab.training.system_building import build_from_config
 
 CONFIG, TOKENIZER, SOURCE_TOKENIZER = "config.json", "tokenizer.json", "source_tokenizer.json"
@@ -47,20 +49,6 @@ PARTS = (
 """Every file that loading a run may read; those that exist are listed in its manifest."""
 RESTORE = "restore it from a copy"
 """Advice on a damaged file."""
-RUN_FORMAT = 1
-"""Version of the folder format; a larger one was written by a later lmlab."""
-REQUIRED_FIELDS = (
-    "system",
-    "size",
-    "recipe",
-    "system_config",
-    "vocabulary",
-    "tokenizer",
-    "layout",
-    "corpus",
-    "training",
-)
-"""Fields that every config.json has."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +104,8 @@ class RunFolder:
         with telling_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
-    def read_config(self) -> dict[str, Any]:
-        """config.json, checked to be one that this version can read."""
+    def read_config(self) -> RunConfig:
+        """config.json, checked to be one that this version can read, of a system at hand."""
         if not self.path.exists():
             raise UserError(f"there is no run at {self.path}; check the path.")
         if not self.config.exists():
@@ -125,8 +113,8 @@ class RunFolder:
         if not is_hub_config(self.config):
             verify_files(self.path, [CONFIG], advice=RESTORE)
         try:
-            config = read_json_object(self.config)
-            format_version = int(config["format"])
+            values = read_json_object(self.config)
+            format_version = int(values["format"])
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             if is_hub_config(self.config):
                 raise UserError(
@@ -136,24 +124,22 @@ class RunFolder:
             raise UserError(f"{self.config} is not the config.json of a run.") from error
         if format_version > RUN_FORMAT:
             raise UserError(
-                f"{self.path} was saved by a later lmlab ({config.get('lmlab', '?')}, format "
+                f"{self.path} was saved by a later lmlab ({values.get('lmlab', '?')}, format "
                 f"{format_version}), and this one supports formats up to {RUN_FORMAT}; "
                 "upgrade lmlab."
             )
-        missing = [name for name in REQUIRED_FIELDS if name not in config]
-        if missing:
-            raise UserError(
-                f"{self.config} is not the config.json of a run: it lacks {', '.join(missing)}."
-            )
         try:
-            check_run_config(config)
+            config = RunConfig.from_json(values)
+        except IncompleteConfig as error:
+            raise UserError(f"{self.config} is not the config.json of a run: {error}.") from error
         except ValueError as error:
             raise UserError(
                 f"{self.config} is damaged ({error}); restore it, or train the run again."
             ) from error
+        recorded_system(config.system, config.plugin, str(self.path))
         return config
 
-    def resumed_config(self) -> dict[str, Any]:
+    def resumed_config(self) -> RunConfig:
         """config.json of a run to resume; verifies all files but the weights, which a checkpoint
         can replace."""
         config = self.read_config()
@@ -168,7 +154,7 @@ class RunFolder:
 
     def write_description(
         self,
-        config: Mapping[str, Any],
+        config: RunConfig,
         tokenizer: Tokenizer,
         *,
         source_tokenizer: Tokenizer | None = None,
@@ -192,10 +178,9 @@ class RunFolder:
         contents |= extra_files or {}
         if weights is not None:
             contents[WEIGHTS] = tensor_bytes(weights.state_dict())
-        description = {"format": RUN_FORMAT, "lmlab": lmlab_version(), **config}
         if not new_run:  # keep existing files
             contents = {n: part for n, part in contents.items() if not (self.path / n).exists()}
-        contents[CONFIG] = json_bytes(description)
+        contents[CONFIG] = json_bytes(config.to_json())
         write_files(self.path, contents, parts=PARTS, fresh=new_run)
 
     def write_environment(self) -> None:
@@ -215,7 +200,7 @@ class RunFolder:
             },
         )
 
-    def save_weights(self, system: System) -> None:
+    def save_weights(self, system: nn.Module) -> None:
         """Write model.safetensors atomically."""
         contents = {WEIGHTS: tensor_bytes(system.state_dict())}
         write_files(self.path, contents, parts=PARTS)
@@ -255,7 +240,7 @@ class TrainedModel:
     """In evaluation mode."""
     tokenizer: Tokenizer
     layout: Layout
-    config: dict[str, Any]
+    config: RunConfig
     """config.json."""
     card: Card
     path: Path
@@ -279,9 +264,9 @@ def load_run(path: Path | str) -> TrainedModel:
     """Load the trained system of a run folder."""
     run = RunFolder(Path(path))
     config = run.read_config()
-    if config.get("task", {}).get("head"):
+    if config.task is not None and config.task.head:
         raise UserError(
-            f"{run.path} was fine-tuned to {config['task']['name']} and is no longer a "
+            f"{run.path} was fine-tuned to {config.task.name} and is no longer a "
             "language model; use lmlab predict."
         )
     run.verify()
@@ -289,7 +274,7 @@ def load_run(path: Path | str) -> TrainedModel:
         raise UserError(f"the run {run.path} has no tokenizer.json any more; train it again.")
     tokenizer = Tokenizer.load(run.tokenizer)
     vocabulary = _vocabulary(config, tokenizer, run)
-    memories = load_external_memory(config, run.memory)
+    memories = load_external_memory(config.memories, run.memory)
     with stored_model_guard(run.path, run.weights):
         system = build_from_config(config, vocabulary, memories, tokenizer)
     load_weights(system, run)
@@ -299,18 +284,17 @@ def load_run(path: Path | str) -> TrainedModel:
         system=system.eval(),
         tokenizer=tokenizer,
         source_tokenizer=load_source_tokenizer(config, run),
-        layout=Layout(**config["layout"]),
+        layout=config.layout,
         config=config,
-        card=full_card(system_module(config["system"])),
+        card=find_system(config.system),
         path=run.path,
     )
 
 
-def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer, run: RunFolder) -> Vocabulary:
+def _vocabulary(config: RunConfig, tokenizer: Tokenizer, run: RunFolder) -> Vocabulary:
     """The system's vocabulary, checked against the run's tokenizer."""
-    vocabulary = Vocabulary(**config["vocabulary"])
-    fingerprint = tokenizer.fingerprint()
-    same = config.get("tokenizer_fingerprint", fingerprint) == fingerprint
+    vocabulary = config.vocabulary
+    same = config.tokenizer_fingerprint in (None, tokenizer.fingerprint())
     if replace(vocabulary, first=None) != tokenizer.vocabulary or not same:
         raise UserError(
             f"the tokenizer.json of {run.path} is not the one that the run was trained with; "
@@ -319,16 +303,16 @@ def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer, run: RunFolder)
     return vocabulary
 
 
-def load_source_tokenizer(config: Mapping[str, Any], run: RunFolder) -> Tokenizer | None:
+def load_source_tokenizer(config: RunConfig, run: RunFolder) -> Tokenizer | None:
     """Load the source tokenizer, where the run has one."""
-    if "source_vocabulary" not in config:
+    if config.source_vocabulary is None:
         return None
     if not run.source_tokenizer.exists():
         raise UserError(
             f"the run {run.path} has no source_tokenizer.json any more; train it again."
         )
     tokenizer = Tokenizer.load(run.source_tokenizer)
-    if tokenizer.vocabulary != Vocabulary(**config["source_vocabulary"]):
+    if tokenizer.vocabulary != config.source_vocabulary:
         raise UserError(
             f"the source_tokenizer.json of {run.path} is not the one that the run was trained "
             "with; restore it, or train the run again."
@@ -336,7 +320,7 @@ def load_source_tokenizer(config: Mapping[str, Any], run: RunFolder) -> Tokenize
     return tokenizer
 
 
-def load_weights(system: System, run: RunFolder) -> None:
+def load_weights(system: nn.Module, run: RunFolder) -> None:
     """Load the weights of a run into a system, checked for shape and finiteness."""
     if not run.weights.exists():
         raise UserError(
@@ -357,10 +341,3 @@ def load_weights(system: System, run: RunFolder) -> None:
             f"the weights of {run.path} do not fit its config.json ({reason}); restore the pair "
             "that belongs together."
         ) from error
-
-
-def lmlab_version() -> str:
-    try:
-        return version("lmlab")
-    except PackageNotFoundError:
-        return "0+source"

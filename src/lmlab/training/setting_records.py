@@ -11,6 +11,7 @@ import textwrap
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from lmlab.training.config import TrainingConfig
@@ -67,13 +68,16 @@ def training_settings(defaults: TrainingConfig | None = None) -> list[SettingRec
     return config_settings("training", defaults or TrainingConfig())
 
 
-def system_settings(system: str, recipe: str | None = None) -> list[SettingRecord]:
+def system_settings(
+    system: str | Path | types.ModuleType, recipe: str | None = None
+) -> list[SettingRecord]:
     """A system's own settings, then the training's, with the values that `train` starts from."""
     # Imported lazily: a system's config needs torch, the training's does not.
-    from lmlab.core.registry import find_system, system_module
+    from lmlab.core.registry import system_module
+    from lmlab.core.system_files import resolve_system
     from lmlab.training.training_plan import make_training_plan
 
-    card = find_system(system)
+    card = resolve_system(system)
     sizes = system_module(card.name).SIZES
     plans = {size: make_training_plan(card, size, recipe, {}, {}, seed=0) for size in sizes}
     configs = {size: plan.system_config for size, plan in plans.items()}

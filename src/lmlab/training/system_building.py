@@ -12,32 +12,36 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.memory_budget import memory_budget
 from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.recorded_systems import recorded_system
 from lmlab.core.registry import find_system, system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.sampled_losses import SampledLossConfig, apply_sampled_loss
 from lmlab.training.config import apply_settings
 from lmlab.training.external_memory import ExternalMemory, tiny_external_memory
+from lmlab.training.run_config import RunConfig
+from lmlab.training.run_records import BaseRecord
 
 
 def build_from_config(
-    config: Mapping[str, Any],
+    config: RunConfig | BaseRecord,
     vocabulary: Vocabulary,
     memories: ExternalMemory | None = None,
     tokenizer: TokenizerProtocol | None = None,
 ) -> System:
-    """Build the system of a config.json, with its base where it has one; untrained.
+    """Build the system of a run or of a base, with its own base where it has one; untrained.
 
     The texts of its memories are encoded by the tokenizer.
     """
-    base_config, source = config.get("base"), config.get("source_vocabulary")
+    if isinstance(config, BaseRecord):  # a run's own system is checked as its config.json is read
+        recorded_system(config.system, config.plugin, config.path)
     system = build_system(
-        config["system"],
-        config["system_config"],
+        config.system,
+        config.system_config,
         vocabulary,
         seed=0,
-        base=None if base_config is None else build_from_config(base_config, vocabulary),
-        source=None if source is None else Vocabulary(**source),
+        base=None if config.base is None else build_from_config(config.base, vocabulary),
+        source=config.source_vocabulary,
         memories=memories,
     )
     if tokenizer is not None and memories is not None and memories.given():
@@ -87,7 +91,6 @@ def build_system(
         arguments |= {} if memories is None else memories.given()
         with memory_budget(f"{name} with these settings"):
             system: System = module.build(settings, vocabulary, **arguments)
-    system.configured_length = getattr(settings, "length", None)
     if isinstance(settings, SampledLossConfig):
         apply_sampled_loss(settings, system)
     return system

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from accelerate import Accelerator
 
 from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.registry import find_system
+from lmlab.core.options import takes
 from lmlab.core.system import NATS_PER_TOKEN, System
+from lmlab.core.system_files import resolve_system
 from lmlab.data.corpus import Corpus
 from lmlab.data.corpus_encoding import EntityNumbering, corpus_entities
-from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.base_models import BaseModel, resolve_base
 from lmlab.training.config import TrainingConfig
 from lmlab.training.corpus_setup import RunTokenizers, open_training_corpus, prepare_tokenizers
@@ -27,7 +28,9 @@ from lmlab.training.external_memory import ExternalMemory, resolve_external_memo
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import FitJob, FitResult, ValidationMetric
 from lmlab.training.run_folder import RunFolder
+from lmlab.training.setting_records import DEFAULT_SIZE
 from lmlab.training.system_building import build_system
+from lmlab.training.train_options import TrainOptions
 from lmlab.training.training_logs import Reporter, format_exact_duration
 from lmlab.training.training_plan import (
     TrainingPlan,
@@ -41,11 +44,8 @@ from lmlab.training.training_plan import (
 )
 from lmlab.training.validation import held_out_bptt
 
-DEFAULT_SIZE = "small"
-
-
-MetricFactory = Callable[[Corpus, Tokenizer, Tokenizer], ValidationMetric]
-"""From a corpus, its text tokenizer and its source tokenizer to a validation metric."""
+if TYPE_CHECKING:
+    from lmlab.training.train_options import MetricFactory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,63 +71,48 @@ class TrainingResult:
 
 
 @exclusive_output
-def train(
-    system: str,
-    *,
-    data: str | Path | Corpus,
-    out: Path | str,
-    size: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    tokenizer: str | None = None,
-    source_tokenizer: str | None = None,
-    objective: str | None = None,
-    recipe: str | None = None,
-    base: str | Path | None = None,
-    encoder: str | Path | None = None,
-    documents: str | None = None,
-    knowledge: str | None = None,
-    epochs: int | None = None,
-    steps: int | None = None,
-    minutes: float | None = None,
-    seed: int | None = None,
-    data_seed: int | None = None,
-    resume: bool = False,
-    errors: str | None = None,
-    quiet: bool = False,
-    judge: MetricFactory | None = None,
-) -> TrainingResult:
+@takes(TrainOptions)
+def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingResult:
     """Train `system` on the corpus `data` into the folder `out`, and return the result.
 
-    `settings` are those of the system and of `TrainingConfig`, as strings or values, applied after
-    those of the size and the recipe. With `resume`, a training that was stopped (by a kill, Ctrl-C,
-    or a smaller budget) continues bit-exactly; settings not given are the run's. (A schedule over
-    the budget, such as cosine, follows the larger one from there on, and `average` takes only
-    validations made since.) `data_seed` splits a corpus without splits; it is 0 for all seeds, so
-    that their runs compare. See `RunFolder` for the files written. `judge` makes the metric of
-    `select_by`. `base` is a run that the system is built on; `encoder` one that initialises its own
-    encoder, and whose settings are the defaults of the system's; so are those of a base whose
-    weights are copied too (dpr, realm).
+    `system` is a name, the path of a Python file or a module; see `lmlab.register`. With `resume`,
+    a training that was stopped (by a kill, Ctrl-C, or a smaller budget) continues bit-exactly;
+    settings not given are the run's. (A schedule over the budget, such as cosine, follows the
+    larger one from there on, and `average` takes only validations made since.) See `RunFolder` for
+    the files written. The settings of an `encoder` are the defaults of the system's; so are those
+    of a `base` whose weights are copied too (dpr, realm).
     """
     retain_freed_memory()
-    run, accelerator = RunFolder(Path(out)), make_accelerator()
-    card = find_system(system)
-    memory_specs = {"documents": documents, "knowledge": knowledge}
-    check_required_inputs(card, base=base, encoder=encoder, **memory_specs)
-    overrides = dict(settings or {}) | objective_setting(card, objective)
-    budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
-    resumed = run.resumed_config() if resumes(run, resume) else None
+    run, accelerator = RunFolder(Path(options.out)), make_accelerator()
+    card = resolve_system(system)
+    memory_specs = {"documents": options.documents, "knowledge": options.knowledge}
+    check_required_inputs(card, base=options.base, encoder=options.encoder, **memory_specs)
+    overrides = dict(options.settings or {}) | objective_setting(card, options.objective)
+    budget = {"epochs": options.epochs, "steps": options.steps, "minutes": options.minutes}
+    resumed = run.resumed_config() if resumes(run, options.resume) else None
     accelerator.wait_for_everyone()  # all have checked before the first one writes
-    base_model = resolve_base(card, "base", base, resumed, run)
-    encoder_model = resolve_base(card, "encoder", encoder, resumed, run)
+    base_model = resolve_base(card, "base", options.base, resumed, run)
+    encoder_model = resolve_base(card, "encoder", options.encoder, resumed, run)
     base_models = [other for other in (base_model, encoder_model) if other is not None]
     if resumed is None:
         plan = make_training_plan(
-            card, size or DEFAULT_SIZE, recipe, overrides, budget, seed or 0, base_models
+            card,
+            options.size or DEFAULT_SIZE,
+            options.recipe,
+            overrides,
+            budget,
+            options.seed or 0,
+            base_models,
         )
     else:
-        plan = resumed_plan(resumed, card, size, recipe, overrides, budget, seed)
-    memories = resolve_external_memory(card, memory_specs, resumed, run.memory)
-    opened = open_training_corpus(data, resumed, plan.training, seed=data_seed, errors=errors)
+        plan = resumed_plan(
+            resumed, card, options.size, options.recipe, overrides, budget, options.seed
+        )
+    recorded = {} if resumed is None else resumed.memories
+    memories = resolve_external_memory(card, memory_specs, recorded, run.memory)
+    opened = open_training_corpus(
+        options.data, resumed, plan.training, seed=options.data_seed, errors=options.errors
+    )
     _check_select_by(plan, opened.corpus)
 
     with main_process_first(accelerator):
@@ -138,20 +123,24 @@ def train(
             opened.training_corpus,
             plan.training,
             base_model,
-            texts=tokenizer,
-            sources=source_tokenizer,
+            texts=options.tokenizer,
+            sources=options.source_tokenizer,
         )
-        description = describe_run(plan, opened, tokenizers)
-        description |= {other.role: other.description for other in base_models}
-        if memories.given():
-            description |= {"memories": memories.describe(memory_specs)}
+        description = describe_run(
+            plan,
+            opened,
+            tokenizers,
+            base=base_model,
+            encoder=encoder_model,
+            memories=memories.describe(memory_specs),
+        )
         if resumed is not None:
             check_resumable(resumed, description, run)
         prepared = training_data(
             opened.training_corpus,
             tokenizers.texts,
             plan.training,
-            progress=not quiet,
+            progress=not options.quiet,
             source_tokenizer=tokenizers.sources,
             entities=_entity_numbering(card, memories, opened.training_corpus),
         )
@@ -163,7 +152,7 @@ def train(
     if prepared.carries_state:
         bptt = held_out_bptt(model, prepared.train, plan.training, accelerator.device)
         prepared = prepared.with_held_out_bptt(bptt)
-    metric = _selection_metric(plan, opened.corpus, tokenizers, judge)
+    metric = _selection_metric(plan, opened.corpus, tokenizers, options.metric)
     if accelerator.is_main_process:
         run.write_description(  # no user error is raised after this
             description,
@@ -175,13 +164,13 @@ def train(
     reporter = Reporter(
         run.metrics,
         plan.training,
-        quiet=quiet,
+        quiet=options.quiet,
         silent=not accelerator.is_main_process,
         tensorboard=run.path / "tensorboard",
         unit=model.loss_unit,
         compares=model.loss_is_comparable,
     )
-    if accelerator.is_main_process and not quiet:
+    if accelerator.is_main_process and not options.quiet:
         _announce(reporter, model, prepared, plan, accelerator, resumed=resumed is not None)
     if model.fitting == "counting" and any(value is not None for value in budget.values()):
         reporter.print_message(

@@ -17,7 +17,6 @@ from rich.progress import Progress as Bar
 from lmlab.core.atomic_files import disk_error, no_follow, telling_disk_errors, write_text
 from lmlab.core.errors import escape_control_characters
 from lmlab.core.evaluation_mode import evaluation_mode
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.retrieval_protocols import Retrieve, WithDocuments
 from lmlab.core.system import System
 from lmlab.core.untrusted_input import parse_json
@@ -41,7 +40,7 @@ def retrieved_documents(system: System, loader: BatchLoader) -> list[dict[str, A
     """
     if not isinstance(system, Retrieve):
         return []
-    batch = next(iter(loader.epoch(0)))
+    tokenizer, batch = system.tokenizer, next(iter(loader.epoch(0)))
     queries = batch if batch.condition is None else batch.condition
     queries = queries.select(list(range(min(LOGGED_TEXTS, len(queries))))).to(
         next(system.parameters()).device
@@ -52,7 +51,7 @@ def retrieved_documents(system: System, loader: BatchLoader) -> list[dict[str, A
     documents = zip(retrieved.numbers.tolist(), retrieved.log_probs.exp().tolist(), strict=True)
     return [
         {
-            "text": _decode(system, tokens[:length]),
+            "text": "" if tokenizer is None else tokenizer.decode(tokens[:length]),
             "documents": {
                 system.documents[number].name if number >= 0 else NO_RETRIEVED_DOCUMENT: round(
                     probability, 6
@@ -68,11 +67,6 @@ def retrieved_documents(system: System, loader: BatchLoader) -> list[dict[str, A
 def index_recall(system: System) -> float | None:
     """Recall@10 of a system's approximate index, measured when it was built."""
     return system.index_recall if isinstance(system, WithDocuments) else None
-
-
-def _decode(system: Any, tokens: list[int]) -> str:
-    tokenizer: TokenizerProtocol | None = getattr(system, "tokenizer", None)
-    return "" if tokenizer is None else tokenizer.decode(tokens)
 
 
 SECONDS_BETWEEN_LINES = 20.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.registry import catalogue, system_module
+from lmlab.core.registry import catalogue, registered_system, system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus
 from lmlab.data.tokenizers import Tokenizer
@@ -24,7 +24,12 @@ from lmlab.training.config import (
     with_budget,
 )
 from lmlab.training.corpus_setup import OpenedCorpus, RunTokenizers
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder
+from lmlab.training.run_records import CorpusRecord, MemoryRecord
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 CHANGEABLE_ON_RESUME = frozenset(
     {*BUDGETS, "patience", "log_every", "checkpoint_minutes", "checkpoint_steps", "evaluate_every"}
@@ -39,7 +44,7 @@ class TrainingPlan:
     card: Card
     size: str
     recipe: str | None
-    system_config: Any
+    system_config: DataclassInstance
     training: TrainingConfig
 
 
@@ -78,7 +83,7 @@ def make_training_plan(
 
 
 def resumed_plan(
-    resumed: Mapping[str, Any],
+    resumed: RunConfig,
     card: Card,
     size: str | None,
     recipe: str | None,
@@ -88,22 +93,20 @@ def resumed_plan(
 ) -> TrainingPlan:
     """The plan of the resumed run, overridden by what is given now."""
     module = system_module(card.name)
-    if resumed["system"] != card.name:
+    if resumed.system != card.name:
         raise UserError(
-            f"the system of this run is {resumed['system']}, got {card.name}; resume it "
+            f"the system of this run is {resumed.system}, got {card.name}; resume it "
             "with its own name, or choose another --out."
         )
-    known = {spec.name for spec in fields(TrainingConfig)}
-    training = TrainingConfig(**{k: v for k, v in resumed["training"].items() if k in known})
-    system_config = apply_settings(module.Config(), resumed["system_config"])
+    system_config = apply_settings(module.Config(), resumed.system_config)
     see = f"lmlab settings {card.name}"
-    of_system, of_training = split_settings(settings, system_config, training, see)
-    training = apply_settings(training, replace_budgets(of_training))
+    of_system, of_training = split_settings(settings, system_config, resumed.training, see)
+    training = apply_settings(resumed.training, replace_budgets(of_training))
     training = with_budget(training, keep=_normalised_names(settings), **budget)
     return TrainingPlan(
         card=card,
-        size=size or resumed["size"],
-        recipe=recipe if recipe is not None else resumed["recipe"],
+        size=size or resumed.size,
+        recipe=recipe if recipe is not None else resumed.recipe,
         system_config=apply_settings(system_config, of_system),
         training=training if seed is None else replace(training, seed=seed),
     )
@@ -123,45 +126,53 @@ def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
 
 
 def describe_run(
-    plan: TrainingPlan, opened: OpenedCorpus, tokenizers: RunTokenizers
-) -> dict[str, Any]:
+    plan: TrainingPlan,
+    opened: OpenedCorpus,
+    tokenizers: RunTokenizers,
+    *,
+    base: BaseModel | None = None,
+    encoder: BaseModel | None = None,
+    memories: Mapping[str, MemoryRecord],
+) -> RunConfig:
     """The contents of config.json: enough to repeat the run from its own folder."""
-    corpus, tokenizer, source = opened.corpus, tokenizers.texts, {}
-    if tokenizers.sources is not None:
-        source = {
-            "source_vocabulary": asdict(tokenizers.sources.vocabulary),
-            "source_tokenizer": tokenizers.sources.kind,
-        }
-    return {
-        **source,
-        "system": plan.card.name,
-        "size": plan.size,
-        "recipe": plan.recipe,
-        "seed": plan.training.seed,
-        "system_config": asdict(plan.system_config),
-        "vocabulary": asdict(system_vocabulary(tokenizer, corpus)),
-        "tokenizer": tokenizer.kind,
-        "tokenizer_fingerprint": tokenizer.fingerprint(),
-        "layout": asdict(corpus.layout),
-        "corpus": {
-            "name": corpus.name,
-            "spec": opened.spec,
-            "fingerprint": corpus.fingerprint(),
-            "seed": opened.seed,
-            "errors": opened.errors,
-        },
-        "training": asdict(plan.training),
-    }
+    corpus, tokenizer, sources = opened.corpus, tokenizers.texts, tokenizers.sources
+    return RunConfig(
+        plugin=registered_system(plan.card.name).origin,
+        system=plan.card.name,
+        size=plan.size,
+        recipe=plan.recipe,
+        seed=plan.training.seed,
+        system_config=asdict(plan.system_config),
+        vocabulary=system_vocabulary(tokenizer, corpus),
+        tokenizer=tokenizer.kind,
+        tokenizer_fingerprint=tokenizer.fingerprint(),
+        source_vocabulary=None if sources is None else sources.vocabulary,
+        source_tokenizer=None if sources is None else sources.kind,
+        layout=corpus.layout,
+        corpus=CorpusRecord(
+            name=corpus.name,
+            spec=opened.spec,
+            fingerprint=corpus.fingerprint(),
+            seed=opened.seed,
+            errors=opened.errors,
+        ),
+        training=plan.training,
+        base=None if base is None else base.description,
+        encoder=None if encoder is None else encoder.description,
+        memories=memories,
+    )
 
 
-def check_resumable(saved: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder) -> None:
+def check_resumable(saved: RunConfig, now: RunConfig, run: RunFolder) -> None:
     """Check that a resumed training is the original one; only its length may differ."""
-    pairs = [(name, saved[name], now[name]) for name in ("size", "recipe", "tokenizer", "layout")]
+    before, after = saved.to_json(), now.to_json()
+    fixed = ("size", "recipe", "tokenizer", "layout")
+    pairs = [(name, before[name], after[name]) for name in fixed]
     pairs += [
-        (name, saved[part].get(name), value)
+        (name, before[part][name], value)
         for part in ("system_config", "training")
-        for name, value in now[part].items()
-        if name not in CHANGEABLE_ON_RESUME and name in saved[part]
+        for name, value in after[part].items()
+        if name not in CHANGEABLE_ON_RESUME and name in before[part]
     ]
     for name, old, new in pairs:
         # JSON turned tuples into lists.
@@ -170,10 +181,10 @@ def check_resumable(saved: Mapping[str, Any], now: Mapping[str, Any], run: RunFo
                 f"the run {run.path} was started with {name}={old}, got {new}; resume it "
                 "unchanged, or choose another --out."
             )
-    if saved["corpus"]["fingerprint"] != now["corpus"]["fingerprint"]:
+    if saved.corpus.fingerprint != now.corpus.fingerprint:
         raise UserError(
-            f"the run {run.path} was started on other text ({saved['corpus']['spec']}) than "
-            f"{now['corpus']['spec']} holds now; resume it with that, or choose another --out."
+            f"the run {run.path} was started on other text ({saved.corpus.spec}) than "
+            f"{now.corpus.spec} holds now; resume it with that, or choose another --out."
         )
 
 

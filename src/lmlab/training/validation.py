@@ -12,7 +12,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.protocols import LogProb
 from lmlab.core.state import State
-from lmlab.core.system import System
+from lmlab.core.system import System, TrainableSystem
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import HELD_OUT_BPTT, BatchLoader
 from lmlab.training.distributed import all_reduce_sum, shard_batch
@@ -66,6 +66,7 @@ def _loss_and_count(
     if isinstance(system, LogProb) and system.validation_metric == "log_prob":
         score = system.log_prob(batch, state=state, generator=generator)
         return torch.tensor([-score.totals.double().sum().item(), batch.count]), score.state
+    assert isinstance(system, TrainableSystem)
     loss, next_state = system.held_out_loss(batch, state=state, generator=generator)
     loss = loss.parts.get(system.validation_metric, loss)
     return torch.tensor([loss.total.item(), loss.count.item()]), next_state

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
-from lmlab.backbones.pointer_encoder_decoder import PointerEncoderDecoder, TwoOutputEncoderDecoder
+from lmlab.backbones.encoder_decoder import (
+    PointerEncoderDecoder,
+    TransformerEncoderDecoder,
+    TwoOutputEncoderDecoder,
+)
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.denoising_seq2seq import DenoisingPointerGenerator, DenoisingSeq2Seq
 from lmlab.objectives.denoising_base import (
@@ -98,12 +101,11 @@ def make_denoising_seq2seq(
     """Denoising seq2seq model; a given `backbone` must use the given `tokens`."""
     tokens = tokens or make_token_embedding(config, vocabulary)
     backbone = backbone or make_backbone(config, tokens)
-    system = (DenoisingPointerGenerator if isinstance(backbone, PointerEncoderDecoder) else kind)(
+    if isinstance(backbone, PointerEncoderDecoder):
+        kind = DenoisingPointerGenerator
+    return kind(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=objective,
     )
-    # The encoder input is the text with its special tokens; the decoder's lacks the last one.
-    system.window = config.length - max(1, len(config.decoder_prefix) - 1)
-    return system

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from torch import nn
 
@@ -13,9 +13,12 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.knowledge_base import KnowledgeBase
 from lmlab.knowledge.memory_layers import EntityMemory
+from lmlab.models.entity_memory import EntitiesAsExperts
 from lmlab.objectives.entity_masking import EntityMaskingObjective
 from lmlab.zoo import _transformer as parts
 from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, BERTEncoderConfig, make_sizes
+
+EntityModelT = TypeVar("EntityModelT", bound=EntitiesAsExperts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +88,15 @@ def initialise_entity_norms(*memories: HiddenMemory) -> None:
                 nn.init.normal_(table.weight, std=4 / table.embedding_dim**0.5)
 
 
-def make_parts(
+def make_entity_model(
+    kind: type[EntityModelT],
     config: EntityConfig,
     vocabulary: Vocabulary,
     knowledge: KnowledgeBase,
     entities: nn.Embedding,
     final_memory: HiddenMemory,
-) -> dict[str, Any]:
-    """Constructor arguments of such a system; `last` is queried after the last layer."""
+) -> EntityModelT:
+    """A model with an entity memory; `final_memory` is queried after the last layer."""
     tokens = parts.make_token_embedding(config, vocabulary)
     frame = (vocabulary.pad, vocabulary.start, vocabulary.end)
     memory = EntityMemory(
@@ -110,14 +114,14 @@ def make_parts(
     )
     parts.initialised(config, backbone)
     initialise_entity_norms(memory, final_memory)
-    return {
-        "vocabulary": vocabulary,
-        "backbone": backbone,
-        "emission": parts.make_softmax(config, vocabulary, tokens, bias=True, head=True),
-        "objective": EntityMaskingObjective(
+    return kind(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=parts.make_softmax(config, vocabulary, tokens, bias=True, head=True),
+        objective=EntityMaskingObjective(
             vocabulary, rate=config.rate, mention_rate=config.mention_rate
         ),
-        "knowledge": knowledge,
-        "memory": config.memory_layer,
-        "last": config.layers,
-    }
+        knowledge=knowledge,
+        memory=config.memory_layer,
+        last=config.layers,
+    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lmlab.core.errors import UserError
+from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.parts import Backbone
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
@@ -91,6 +92,7 @@ def build_masked_lm(
     units: WordUnits | MentionUnits | None = None,
     spans_together: bool = False,
     sbo_positions: int = 0,
+    memrecall: MemRecallConfig | None = None,
 ) -> BERT:
     """Build a BERT-style masked LM with the given masking strategy, else independent masking.
 
@@ -119,10 +121,13 @@ def build_masked_lm(
         boundary=boundary,
         units=units,
     )
-    system = BERT(vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective)
-    # A pair has one more special token.
-    system.window = config.length - (1 if pair_task is None else 2)
-    return system
+    return BERT(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=emission,
+        objective=objective,
+        memrecall=memrecall,
+    )
 
 
 def make_static_masking(config: MaskedLMConfig) -> StaticMasking | None:
@@ -133,15 +138,13 @@ def make_static_masking(config: MaskedLMConfig) -> StaticMasking | None:
 
 
 def assemble_masked_lm(
-    vocabulary: Vocabulary, backbone: Backbone, emission: Softmax, *, rate: float, length: int
+    vocabulary: Vocabulary, backbone: Backbone, emission: Softmax, *, rate: float
 ) -> MaskedLM:
     """Masked LM of single texts with BERT's independent masking, over any encoder."""
     masking, replacement = IndependentMasking(rate), MaskReplacement(vocabulary=vocabulary)
-    system = MaskedLM(
+    return MaskedLM(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=emission,
         objective=BERTObjective(vocabulary, masking, replacement),
     )
-    system.window = length - 1
-    return system

@@ -13,9 +13,9 @@ from lmlab.models.seq2seq import EncoderDecoderLM, PointerGenerator
 from lmlab.objectives.conditional_lm import ConditionalLM
 from lmlab.objectives.document_marginalisation import DocumentMarginal
 from lmlab.retrieval.bi_encoders import BiEncoder, RandomProjectionBM25, TrainedBiEncoder
-from lmlab.retrieval.dense_index import IndexKind
 from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Documents
+from lmlab.retrieval.index_options import IndexKind
 from lmlab.zoo._transformer import (
     add_pointer,
     make_encoder_decoder,
@@ -111,12 +111,9 @@ def make_rag_generator(config: RagConfig, vocabulary: Vocabulary) -> EncoderDeco
     if config.copy_mechanism:
         kind = PointerGenerator
         backbone = add_pointer(backbone, vocabulary)
-    generator = kind(
+    return kind(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=ConditionalLM(vocabulary),
     )
-    # The encoder input includes the start and end tokens.
-    generator.window = config.length - 1
-    return generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from torch import nn
 
@@ -14,6 +14,7 @@ from lmlab.core.parts import Emission
 from lmlab.core.switches import parse_switches
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.input_embedding import SphereEmbedding
+from lmlab.layers.min_gru import MinGRUCell
 from lmlab.layers.recurrent_cells import (
     CoupledLSTMCell,
     GRUCell,
@@ -42,8 +43,10 @@ CellName = Literal[
     "gru-notes",
     "gru-minimal",
     "mgru",
+    "min-gru",
 ]
 """Names of cells for `build_cell`."""
+CELL_NAMES: tuple[str, ...] = get_args(CellName)
 
 _CELLS: dict[str, Callable[[int, int], RecurrentCell]] = {
     "rnn": TanhCell,
@@ -53,9 +56,10 @@ _CELLS: dict[str, Callable[[int, int], RecurrentCell]] = {
     "lstm-coupled": CoupledLSTMCell,
     "gru": GRUCell,
     "gru-notes": InputResetGRUCell,
+    "min-gru": MinGRUCell,
 }
 _SWITCH_CELLS: dict[str, type[SwitchCell]] = {"gru-minimal": MinimalGRUCell, "mgru": MGRUCell}
-assert set(get_args(CellName)) == {*_CELLS, *_SWITCH_CELLS}
+assert set(CELL_NAMES) == {*_CELLS, *_SWITCH_CELLS}
 
 
 def build_cell(
@@ -66,7 +70,7 @@ def build_cell(
         cell = _SWITCH_CELLS[name]
         return cell(input_width, width, off=parse_switches(off, cell.switches, of=name))
     if name not in _CELLS:
-        raise unknown_name("cell", name, get_args(CellName))
+        raise unknown_name("cell", name, CELL_NAMES)
     if off:
         raise UserError(
             f"the cell {name} has no switches to turn off; use {' or '.join(_SWITCH_CELLS)}."
@@ -196,20 +200,22 @@ def build_rnn_lm(
     )
     output = nn.Identity() if emission_drops else None
     backbone = Recurrent(embedding, cells, config.dropout, output=output)
-    parts: dict[str, Any] = {
-        "vocabulary": vocabulary,
-        "backbone": backbone,
-        "emission": output_layer,
-        "objective": NextToken(),
-    }
     if config.starts:
-        return InitialStateMixtureLM(starts=config.starts, **parts)
+        return InitialStateMixtureLM(
+            vocabulary=vocabulary,
+            backbone=backbone,
+            emission=output_layer,
+            objective=NextToken(),
+            starts=config.starts,
+        )
     if not all(layer.can_leave_zero for layer in cells):
         raise UserError(
             "with these switches off a state that starts at zero stays zero; learn the initial "
             "state (--set starts=1), or turn more of them on."
         )
-    return AutoregressiveLM(**parts)
+    return AutoregressiveLM(
+        vocabulary=vocabulary, backbone=backbone, emission=output_layer, objective=NextToken()
+    )
 
 
 def embedding_for(emission: EmissionName, size: int, width: int) -> nn.Embedding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
@@ -111,15 +111,18 @@ def build_recurrent_seq2seq(
         make_source_encoder(config, source_embedding), make_decoder(target_embedding, cells)
     )
     emission = Softmax(config.width, vocabulary, tied=target_embedding if config.tied else None)
-    parts: dict[str, Any] = {
-        "vocabulary": vocabulary,
-        "backbone": backbone,
-        "emission": emission,
-        "objective": ConditionalLM(vocabulary, source=source, smoothing=config.label_smoothing),
-    }
+    objective = ConditionalLM(vocabulary, source=source, smoothing=config.label_smoothing)
     if config.latent_choices > 1:
-        return LatentStartSeq2Seq(choices=config.latent_choices, **parts)
-    return EncoderDecoderLM(**parts)
+        return LatentStartSeq2Seq(
+            vocabulary=vocabulary,
+            backbone=backbone,
+            emission=emission,
+            objective=objective,
+            choices=config.latent_choices,
+        )
+    return EncoderDecoderLM(
+        vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+    )
 
 
 def make_source_encoder(config: RecurrentSeq2SeqConfig, embedding: nn.Embedding) -> RNNEncoder:

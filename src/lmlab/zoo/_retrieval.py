@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from lmlab.backbones.sentence_encoders import PooledTextEncoder, TextPooling
 from lmlab.core.vocabulary import Vocabulary
@@ -32,11 +32,11 @@ class RetrieverConfig(BERTEncoderConfig):
     """Norm that vectors are scaled to, so that a score is its square times the cosine; 0 for no
     scaling."""
 
-    inherited_from_base: ClassVar[frozenset[str]]
-    """Settings that default to the base's, since its weights are copied."""
+    @property
+    def inherited_from_base(self) -> frozenset[str]:
+        """Settings that default to the base's, since its weights are copied."""
+        return frozenset(spec.name for spec in fields(RetrieverConfig))
 
-
-RetrieverConfig.inherited_from_base = frozenset(spec.name for spec in fields(RetrieverConfig))
 
 RETRIEVER_TINY: dict[str, Any] = {
     "width": 12,

@@ -8,22 +8,22 @@ from typing import TypeVar
 
 from torch import nn
 
-from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
-from lmlab.backbones.pointer_encoder_decoder import PointerEncoderDecoder
-from lmlab.backbones.transformer import Transformer, TransformerStack
+from lmlab.backbones.encoder_decoder import PointerEncoderDecoder, TransformerEncoderDecoder
+from lmlab.backbones.transformer import Transformer
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.attention import CosineScores, DotProductScores, MultiHeadAttention
+from lmlab.layers.block import Block, PostNorm, PreNorm, SublayerConnection
 from lmlab.layers.feed_forward import FeedForward, GatedFeedForward, MLMHead
-from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.pointer import Pointer
-from lmlab.layers.positional_embedding import (
+from lmlab.layers.input_embedding import (
     ConcatenatedPositionalEmbedding,
+    InputEmbedding,
     LearnedPositionalEmbedding,
     PairPositionalEmbedding,
     PositionalEmbedding,
     SinusoidalPositionalEmbedding,
 )
+from lmlab.layers.pointer import Pointer
 from lmlab.layers.relative_positions import (
     AlibiBias,
     NezhaPositions,
@@ -34,7 +34,7 @@ from lmlab.layers.relative_positions import (
     T5RelativeBias,
     TransformerXLPositions,
 )
-from lmlab.layers.transformer_block import PostNorm, PreNorm, ResidualConnection, TransformerBlock
+from lmlab.layers.stack import Stack
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.zoo._transformer_config import PositionName, TransformerConfig, head_width, parse_heads
 
@@ -68,25 +68,27 @@ def make_attention(
     )
 
 
-def make_block(config: TransformerConfig, *, reads_source: bool = False) -> TransformerBlock:
+def make_block(config: TransformerConfig, *, reads_source: bool = False) -> Block:
     """One Transformer block; with cross-attention if `reads_source`."""
-    feed_forward = GatedFeedForward if config.gated_ffn else FeedForward
-    return TransformerBlock(
+    return Block(
         make_attention(config, attention_positions(config)),
-        feed_forward(
-            config.width,
-            config.ffn_width or 4 * config.width,
-            activation=config.activation,
-            bias=config.biases,
-        ),
-        make_residual(config),
-        make_residual(config),
+        make_connection(config),
+        make_feed_forward(config),
+        make_connection(config),
         cross_attention=make_attention(config) if reads_source else None,
-        cross_attention_residual=make_residual(config) if reads_source else None,
+        cross_attention_connection=make_connection(config) if reads_source else None,
     )
 
 
-def make_residual(config: TransformerConfig) -> ResidualConnection:
+def make_feed_forward(config: TransformerConfig) -> FeedForward:
+    """The feed-forward layer of a block, gated or not."""
+    kind = GatedFeedForward if config.gated_ffn else FeedForward
+    inner = config.ffn_width or 4 * config.width
+    return kind(config.width, inner, activation=config.activation, bias=config.biases)
+
+
+def make_connection(config: TransformerConfig) -> SublayerConnection:
+    """Pre-norm or post-norm connection of a sublayer."""
     kind = PreNorm if config.pre_norm else PostNorm
     return kind(make_norm(config), config.dropout)
 
@@ -153,6 +155,7 @@ def make_embedding(
         projection=None if joined == config.width else nn.Linear(joined, config.width),
         dropout=config.dropout,
         scale=scale,
+        max_positions=config.length,
     )
 
 
@@ -162,10 +165,10 @@ def make_token_embedding(config: TransformerConfig, vocabulary: Vocabulary) -> n
 
 def make_stack(
     config: TransformerConfig, *, reads_source: bool = False, both_ways: bool = True
-) -> TransformerStack:
+) -> Stack:
     """Stack of blocks; one repeated block under cross-layer parameter sharing."""
     count = 1 if config.shared_layers else config.layers
-    return TransformerStack(
+    return Stack(
         [make_block(config, reads_source=reads_source) for _ in range(count)],
         times=config.layers // count,
         bias=score_bias(config, both_ways=both_ways),
@@ -229,13 +232,10 @@ def add_pointer(
     return PointerEncoderDecoder(backbone.encoder, backbone.decoder, pointer, vocabulary)
 
 
-def share_layers(encoder: TransformerStack, decoder: TransformerStack) -> None:
+def share_layers(encoder: Stack, decoder: Stack) -> None:
     """Share the encoder's self-attention and feed-forward layers with the decoder."""
-    for source, target in zip(encoder.blocks, decoder.blocks, strict=True):
-        assert isinstance(source, TransformerBlock) and isinstance(target, TransformerBlock)
-        target.attention, target.feed_forward = source.attention, source.feed_forward
-        target.self_attention_residual = source.self_attention_residual
-        target.feed_forward_residual = source.feed_forward_residual
+    for source, target in zip(encoder.all_blocks(), decoder.all_blocks(), strict=True):
+        target.share_layers(source)
 
 
 def make_softmax(

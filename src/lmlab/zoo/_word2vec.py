@@ -66,7 +66,7 @@ def build_word2vec(
 ) -> Word2Vec:
     """Build word2vec; `combination` says how context vectors score a word."""
     noise = UnigramDistribution(vocabulary, power=config.power, sample=config.sample)
-    system = Word2Vec(
+    return Word2Vec(
         vocabulary=vocabulary,
         backbone=ContextWords(2 * config.window),
         emission=Word2VecEmission(config.width, noise, combination, negatives=config.negatives),
@@ -74,6 +74,5 @@ def build_word2vec(
             noise, window=config.window, negatives=config.negatives, random_contexts=random_contexts
         ),
         fitting=config.fitting,
+        threads=config.threads,
     )
-    system.threads = config.threads
-    return system

@@ -34,7 +34,7 @@ CARD = Card(
     needs=("base",),
     base="linear-autoencoder",
     exempt={
-        "sight": "given its latent it takes no input, so none can change a prediction",
+        "input-dependence": "given its latent it takes no input, so none can change a prediction",
         "sample": "its score lies below the probability that it samples by; tests/parity/"
         "test_vae.py compares samples with the integral over the latent",
     },

@@ -53,7 +53,5 @@ RECIPES = TRANSFORMER_RECIPES
 
 
 def build(config: Config, vocabulary: Vocabulary) -> BERT:
-    system = build_masked_lm(config, vocabulary)
     settings = {spec.name: getattr(config, spec.name) for spec in fields(MemRecallConfig)}
-    system.memrecall = MemRecallConfig(**settings)
-    return system
+    return build_masked_lm(config, vocabulary, memrecall=MemRecallConfig(**settings))

@@ -42,6 +42,6 @@ RECIPES = parts.ENTITY_RECIPES
 def build(config: Config, vocabulary: Vocabulary, *, knowledge: KnowledgeBase) -> EntitiesAsExperts:
     entities = parts.make_entity_embedding(config, knowledge)
     prediction = EntityPrediction(entities, config.width)
-    return EntitiesAsExperts(
-        **parts.make_parts(config, vocabulary, knowledge, entities, prediction)
+    return parts.make_entity_model(
+        EntitiesAsExperts, config, vocabulary, knowledge, entities, prediction
     )

@@ -30,7 +30,7 @@ CARD = Card(
     needs=("base", "encoder"),
     baseline="chance",
     exempt={
-        "cheat": "it sees the whole text by design, and classifies it as data or noise",
+        "masked-inputs": "it sees the whole text by design, and classifies it as data or noise",
         "distribution": "its log_prob is minus an energy; texts of each length are summed instead",
         "sample": "an energy is sampled by Markov chains, which have tests of their own",
     },
@@ -76,5 +76,4 @@ def build(
             negatives=config.negatives,
             index=parts.make_membership(config.corruption_filter, config.filter_order),
         ),
-        length=config.length,
     )

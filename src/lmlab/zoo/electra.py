@@ -106,15 +106,13 @@ def build(config: Config, vocabulary: Vocabulary) -> ReplacedTokenDetector:
     generator = make_generator(config, vocabulary, tokens, detector)
     head = Discriminator(config.width, activation=config.activation)
     init_transformer_weights(head, config.width)
-    system = ReplacedTokenDetector(
+    return ReplacedTokenDetector(
         vocabulary=vocabulary,
         backbone=detector,
         emission=head,
         objective=ELECTRAObjective(generator, weight=config.discriminator_weight),
+        missing_network=MISSING_NETWORK[config.networks],
     )
-    system.window = config.length - 1
-    system.missing_network = MISSING_NETWORK[config.networks]
-    return system
 
 
 def make_generator(
@@ -124,10 +122,8 @@ def make_generator(
     settings, masking = config.generator, IndependentMasking(config.rate)
     # As in the paper all chosen tokens become <mask>; the discriminator never sees <mask>.
     replacement = MaskReplacement(vocabulary=vocabulary, mask=1.0, random=0.0)
-    backbone, shared = make_transformer(settings, tokens), detector.embedding
-    backbone.embedding.positions = shared.positions
-    backbone.embedding.segments = shared.segments
-    backbone.embedding.norm = shared.norm
+    backbone = make_transformer(settings, tokens)
+    backbone.embedding.share(detector.embedding)
     # Initialise embeddings for the discriminator's width; the generator's would scale them up.
     init_transformer_weights(tokens, config.width)
     return MaskedLM(

@@ -55,4 +55,4 @@ def build(config: Config, vocabulary: Vocabulary, *, knowledge: KnowledgeBase) -
         mask=require_mask_token(vocabulary),
         top_k=config.top_k,
     )
-    return FactsAsExperts(**parts.make_parts(config, vocabulary, knowledge, entities, facts))
+    return parts.make_entity_model(FactsAsExperts, config, vocabulary, knowledge, entities, facts)

@@ -63,11 +63,9 @@ def build(config: Config, vocabulary: Vocabulary) -> GLM:
     short = PoissonSpans(rate=config.rate, mean=config.mean)
     long = LongSpan(min_share=config.long_span_min_share)
     spans = SpanMixture(first=short, second=long, second_probability=config.long_span_rate)
-    system = GLM(
+    return GLM(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),
         emission=with_unpredictable_token(make_softmax(config, extended, tokens, bias=True), start),
         objective=BlankInfilling(vocabulary, spans, start=start, max_length=config.length),
     )
-    system.window = config.length - 1
-    return system

@@ -42,12 +42,10 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> CausalLM:
     tokens = make_token_embedding(config, vocabulary)
-    system = CausalLM(
+    return CausalLM(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens, both_ways=False),
         # Sampled losses need a bias, so that scores of rare tokens can start low.
         emission=make_softmax(config, vocabulary, tokens, bias=config.objective != "next-token"),
         objective=NextToken(),
     )
-    system.window = config.length
-    return system

@@ -143,16 +143,12 @@ def build(
         lexicon=EntityLexicon(knowledge, WordUnits(vocabulary), max_candidates=config.candidates),
         linking=linking_loss,
         weight=config.linking_weight,
-    )
-    system = KnowBERT(
         linking_steps=config.linking_steps,
-        vocabulary=vocabulary,
-        backbone=backbone,
-        emission=copied.emission,
-        objective=objective,
+        base_positions=copied.objective.extra_positions,
     )
-    system.window = base.window
-    return system
+    return KnowBERT(
+        vocabulary=vocabulary, backbone=backbone, emission=copied.emission, objective=objective
+    )
 
 
 def copy_encoder(base: System) -> tuple[BERT, Transformer]:

@@ -66,7 +66,7 @@ def build(config: Config, vocabulary: Vocabulary) -> MASS:
     replacement = MaskReplacement(
         vocabulary=vocabulary, mask=config.masked, random=config.random_rate
     )
-    system = MASS(
+    return MASS(
         vocabulary=vocabulary,
         backbone=make_encoder_decoder(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
@@ -77,5 +77,3 @@ def build(config: Config, vocabulary: Vocabulary) -> MASS:
             full_mask_rate=config.full_mask_rate,
         ),
     )
-    system.validation_metric, system.window = "loss", config.length - 1
-    return system

@@ -50,11 +50,9 @@ RECIPES = parts.TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
     tokens = make_token_embedding(config, vocabulary)
-    system = MaskedLM(
+    return MaskedLM(
         vocabulary=vocabulary,
         backbone=make_mpnet_backbone(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True, head=True),
         objective=MaskedPermutedLM(vocabulary, rate=config.rate),
     )
-    system.window = config.length - 1
-    return system

@@ -35,10 +35,10 @@ from lmlab.objectives.masking.token_masking import (
     require_mask_token,
 )
 from lmlab.objectives.masking.whole_word_masking import WordUnits
-from lmlab.retrieval.dense_index import IndexKind
 from lmlab.retrieval.document_concat import KnowledgeAugmentedEncoder
 from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
+from lmlab.retrieval.index_options import IndexKind
 from lmlab.retrieval.retriever import Retriever
 from lmlab.retrieval.salient_span_masking import SalientSpanMasking, title_names
 from lmlab.zoo._retrieval import RETRIEVER_RECIPES, RETRIEVER_TINY, RetrieverConfig, make_encoders
@@ -101,8 +101,10 @@ class Config(RetrieverConfig):
     early_candidates: int = field(default=64, metadata={"at_least": 1})
     """Candidate documents of the retriever's early loss, which rewards those with the answer."""
 
-    # The reader has positions for a text and a document.
-    inherited_from_base = RetrieverConfig.inherited_from_base | {"document_length"}
+    @property
+    def inherited_from_base(self) -> frozenset[str]:
+        # The reader has positions for a text and a document.
+        return super().inherited_from_base | {"document_length"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +140,6 @@ def build(
 ) -> RetrieverModel:
     make = make_masked_realm if config.objective == "masked" else make_open_qa
     system = make(config, vocabulary, documents or PLACEHOLDER_DOCUMENTS)
-    system.window = config.length - 1
     if base is not None:
         initialise_from_base(system, base)
     pretrained = config.objective == "spans" and isinstance(base, REALM)

@@ -33,7 +33,8 @@ CARD = Card(
     needs=("base", "encoder"),
     base="lstm",
     exempt={
-        "cheat": "its encoder sees the whole text by design, and classifies it as data or noise",
+        "masked-inputs": "its encoder sees the whole text by design, and classifies it as data or "
+        "noise",
         "distribution": "it scores whole texts and no prefixes, and its Z is estimated; its oracle "
         "enumerates all texts up to its greatest length",
         "sample": (
@@ -75,5 +76,4 @@ def build(
         objective=ResidualNCE(model, negatives=config.negatives),
         draws=config.partition_samples,
         candidates=config.candidates,
-        length=config.length,
     )

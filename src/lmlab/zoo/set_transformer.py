@@ -15,12 +15,19 @@ from lmlab.backbones.set_transformer import SetTransformer
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.inducing_points import InducedSetAttentionBlock
+from lmlab.layers.block import Block, NoResidual
+from lmlab.layers.inducing_points import InducingPointAttention
+from lmlab.layers.stack import Stack
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.objectives.sampled_losses import MaskedLossConfig
 from lmlab.zoo import _transformer as parts
 from lmlab.zoo._masked_lm import assemble_masked_lm
-from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, TransformerConfig, make_sizes
+from lmlab.zoo._transformer_config import (
+    TRANSFORMER_RECIPES,
+    TransformerConfig,
+    make_sizes,
+    parse_heads,
+)
 
 SET_POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
 """Absolute positions only: inducing points have no position for relative ones."""
@@ -60,9 +67,8 @@ class Config(MaskedLossConfig, TransformerConfig):
                 f"positions must be one of {', '.join(SET_POSITIONS)} with inducing points, got "
                 f"{self.positions}."
             )
-        for name in ("disabled_layers", "disabled_heads", "shared_layers"):
-            if getattr(self, name):
-                raise UserError(f"{name} does not apply to the Set Transformer; remove it.")
+        if self.shared_layers:
+            raise UserError("shared_layers does not apply to the Set Transformer; remove it.")
 
 
 SIZES = make_sizes(Config, tiny={"points": 4}, base={"points": 32})
@@ -71,20 +77,21 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
     tokens = parts.make_token_embedding(config, vocabulary)
-    backbone = SetTransformer(
-        parts.make_embedding(config, tokens),
+    embedding = parts.make_embedding(config, tokens)
+    stack = Stack(
         [make_isab(config) for _ in range(config.layers)],
         norm=parts.make_norm(config) if config.pre_norm else None,
-        width=config.width,
+        disabled_layers=config.disabled_layers,
+        disabled_heads=parse_heads(config.disabled_heads),
     )
+    backbone = SetTransformer(embedding, stack, width=config.width)
     parts.initialised(config, backbone)
     emission = parts.make_softmax(config, vocabulary, tokens, bias=True)
-    return assemble_masked_lm(
-        vocabulary, backbone, emission, rate=config.rate, length=config.length
-    )
+    return assemble_masked_lm(vocabulary, backbone, emission, rate=config.rate)
 
 
-def make_isab(config: Config) -> InducedSetAttentionBlock:
+def make_isab(config: Config) -> Block:
     """ISAB layer: inducing points attend to tokens, then tokens to the points."""
     gather, spread = parts.make_block(config), parts.make_block(config)
-    return InducedSetAttentionBlock(gather, spread, points=config.points, width=config.width)
+    mixer = InducingPointAttention(gather, spread, points=config.points, width=config.width)
+    return Block(mixer, NoResidual())

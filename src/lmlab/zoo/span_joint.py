@@ -74,7 +74,7 @@ RECIPES = TRANSFORMER_RECIPES
 def build(config: Config, vocabulary: Vocabulary) -> JointMaskedLM:
     tokens = make_token_embedding(config, vocabulary)
     unary = make_softmax(config, vocabulary, tokens, bias=True, head=True)
-    system = JointMaskedLM(
+    return JointMaskedLM(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),
         emission=make_joint_emission(config, vocabulary, unary),
@@ -82,8 +82,6 @@ def build(config: Config, vocabulary: Vocabulary) -> JointMaskedLM:
             vocabulary, UniformCountMasking(max_mask_rate=config.max_mask_rate, spans=config.spans)
         ),
     )
-    system.window = config.length - 1
-    return system
 
 
 def make_joint_emission(config: Config, vocabulary: Vocabulary, unary: Softmax) -> JointEmission:

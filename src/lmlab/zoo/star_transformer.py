@@ -15,15 +15,16 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.star_transformer import StarLayer, StarTransformer
+from lmlab.backbones.star_transformer import StarTransformer
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.attention import MultiHeadAttention
-from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.positional_embedding import LearnedPositionalEmbedding
-from lmlab.layers.star_attention import RelayAttention, RingAttention
+from lmlab.layers.block import Block, NoResidual, NormedReLU
+from lmlab.layers.input_embedding import InputEmbedding, LearnedPositionalEmbedding
+from lmlab.layers.stack import Stack
+from lmlab.layers.star_attention import RelayAttention, RingAttention, StarAttention
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.objectives.sampled_losses import MaskedLossConfig
@@ -80,24 +81,24 @@ RECIPES = TRANSFORMER_RECIPES
 def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
     tokens = nn.Embedding(vocabulary.size, config.width)
     positions = LearnedPositionalEmbedding(config.length, config.width)
-    embedding = InputEmbedding(tokens, positions=positions, dropout=config.dropout)
+    embedding = InputEmbedding(
+        tokens, positions=positions, dropout=config.dropout, max_positions=config.length
+    )
     # The last layer does not update the relay.
     layers = [make_layer(config, relay=n + 1 < config.layers) for n in range(config.layers)]
-    backbone = StarTransformer(embedding, layers, width=config.width)
+    backbone = StarTransformer(embedding, Stack(layers), width=config.width)
     init_transformer_weights(backbone, config.width)
     emission = Softmax(config.width, vocabulary, tied=tokens)
-    return assemble_masked_lm(
-        vocabulary, backbone, emission, rate=config.rate, length=config.length
-    )
+    return assemble_masked_lm(vocabulary, backbone, emission, rate=config.rate)
 
 
-def make_layer(config: Config, *, relay: bool) -> StarLayer:
+def make_layer(config: Config, *, relay: bool) -> Block:
     """One layer; `relay` says whether the relay is updated after the tokens."""
-    width, heads = config.width, config.heads
-    return StarLayer(
+    width, heads, dropout = config.width, config.heads, config.dropout
+    mixer = StarAttention(
         RingAttention(MultiHeadAttention(width, heads), radius=config.neighbour_radius),
-        nn.LayerNorm(width),
+        NormedReLU(nn.LayerNorm(width), dropout),
         relay=RelayAttention(MultiHeadAttention(width, heads)) if relay else None,
-        relay_norm=nn.LayerNorm(width) if relay else None,
-        dropout=config.dropout,
+        relay_connection=NormedReLU(nn.LayerNorm(width), dropout) if relay else None,
     )
+    return Block(mixer, NoResidual())

@@ -109,15 +109,12 @@ def build(config: Config, vocabulary: Vocabulary) -> SentinelSeq2Seq:
     tokens = make_token_embedding(config, decoder_vocabulary)
     backbone = make_encoder_decoder(config, tokens)
     init_t5_weights(backbone, tokens)
-    system = SentinelSeq2Seq(
+    return SentinelSeq2Seq(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_emission(config, decoder_vocabulary, tokens),
         objective=make_objective(config, vocabulary, sentinels, decoder_vocabulary),
     )
-    # The decoder input has the first sentinel in addition to the text.
-    system.window = config.length - 1
-    return system
 
 
 def make_objective(

@@ -62,12 +62,9 @@ def build(
         shared=config.tied_encoder_decoder,
         scaled=config.scaled_embeddings,
     )
-    system = EncoderDecoderLM(
+    return EncoderDecoderLM(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=ConditionalLM(vocabulary, source=source, smoothing=config.label_smoothing),
     )
-    # The encoder input includes the start and end tokens.
-    system.window = config.length - 1
-    return system

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field, replace
 from torch import nn
 
 from lmlab.backbones.segment_recurrent import SegmentRecurrentTransformer
-from lmlab.backbones.transformer import TransformerStack
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
 from lmlab.layers.relative_positions import TransformerXLPositions
-from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.layers.stack import Stack
 from lmlab.models.causal_lm import CausalLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.sampled_losses import NextTokenLossConfig
@@ -127,16 +126,13 @@ def make_segment_recurrent(
     return backbone
 
 
-def share_biases(stack: TransformerStack) -> None:
+def share_biases(stack: Stack) -> None:
     """Share the first layer's u and v with all layers."""
-    first: TransformerXLPositions | None = None
-    for block in stack.blocks:
-        assert isinstance(block, TransformerBlock)
-        positions = block.attention.positions
-        if not isinstance(positions, TransformerXLPositions):
-            return
-        first = first or positions
-        positions.content_bias, positions.position_bias = first.content_bias, first.position_bias
+    first, *others = (block.attention.positions for block in stack.all_blocks())
+    for positions in others:
+        if isinstance(positions, TransformerXLPositions):
+            assert isinstance(first, TransformerXLPositions)
+            positions.share_biases(first)
 
 
 CARD = Card(
@@ -184,11 +180,9 @@ RECIPES = SEGMENT_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> CausalLM:
     tokens = parts.make_token_embedding(config, vocabulary)
-    system = CausalLM(
+    return CausalLM(
         vocabulary=vocabulary,
         backbone=make_segment_recurrent(config, tokens),
         emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
         objective=NextToken(),
     )
-    system.memory_length = config.eval_memory_length
-    return system

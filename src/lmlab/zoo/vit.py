@@ -84,6 +84,7 @@ def make_vit_backbone(
         nn.Linear(config.patch**2, tokens.embedding_dim),
         Transformer(embedding, parts.make_stack(config), width=config.width),
         start=vocabulary.bos,
+        max_positions=config.length,
     )
     return parts.initialised(config, backbone)
 
@@ -126,11 +127,9 @@ EXAMPLE = Example("three", condition=HANDWRITTEN_THREE)
 
 def build(config: Config, vocabulary: Vocabulary) -> ImageToTextLM:
     tokens = parts.make_token_embedding(config, vocabulary)
-    system = ImageToTextLM(
+    return ImageToTextLM(
         vocabulary=vocabulary,
         backbone=make_vit_backbone(config, vocabulary, tokens),
         emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
         objective=ImageConditionalLM(vocabulary, side=config.image_size, patch=config.patch),
     )
-    system.window = config.length
-    return system

@@ -67,7 +67,7 @@ RECIPES = {**parts.TRANSFORMER_RECIPES, "sentences": SENTENCES}
 
 def build(config: Config, vocabulary: Vocabulary) -> TwoStreamLM:
     tokens, length = make_token_embedding(config, vocabulary), config.length
-    system = TwoStreamLM(
+    return TwoStreamLM(
         vocabulary=vocabulary,
         backbone=make_xlnet_backbone(config, tokens, config.memory),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
@@ -78,5 +78,3 @@ def build(config: Config, vocabulary: Vocabulary) -> TwoStreamLM:
             segment_length=length,
         ),
     )
-    system.segment_length, system.memory_length = length, config.memory
-    return system

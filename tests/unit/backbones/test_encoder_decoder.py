@@ -103,8 +103,8 @@ def test_tied_layers_share_all_but_cross_attention(pre_norm: bool):
     for encoder_block, decoder_block in zip(
         shared.backbone.encoder.stack.blocks, shared.backbone.decoder.stack.blocks, strict=True
     ):
-        assert decoder_block.attention is encoder_block.attention
-        assert decoder_block.cross_attention is not encoder_block.attention
+        assert decoder_block.mixer is encoder_block.mixer
+        assert decoder_block.cross_attention is not encoder_block.mixer
 
 
 def test_tied_layers_get_gradients_from_both_sides():
@@ -117,9 +117,9 @@ def test_tied_layers_get_gradients_from_both_sides():
     for system in (shared, untied):
         loss, _ = system.loss(batch)
         loss.total.backward()
-    tied_gradient = shared.backbone.encoder.stack.blocks[0].attention.qkv_projection.weight.grad
+    tied_gradient = shared.backbone.encoder.stack.blocks[0].mixer.qkv_projection.weight.grad
     side_gradients = [
-        side.stack.blocks[0].attention.qkv_projection.weight.grad
+        side.stack.blocks[0].mixer.qkv_projection.weight.grad
         for side in (untied.backbone.encoder, untied.backbone.decoder)
     ]
     assert all(gradient.abs().max() > 1e-3 for gradient in side_gradients)

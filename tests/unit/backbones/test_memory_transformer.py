@@ -14,7 +14,6 @@ from lmlab.core.entity_memory import HiddenMemory, MemoryOutput
 from lmlab.core.entity_mentions import annotated_spans
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.inspection.head_importance import disabled_parts
 from lmlab.zoo import bert
 from lmlab.zoo._transformer import make_token_embedding, make_transformer
 
@@ -92,7 +91,7 @@ def test_memory_after_a_disabled_layer_gets_the_skipped_input():
         {1: AddingMemory(0.0), 2: AddingMemory(0.0), 3: AddingMemory(2.0)}
     )
     view = make_view([[-1, 3, 3, -1, -1, -1], [-1] * 6])
-    with disabled_parts(with_memory_model.stack, layers=[2, 3]):
+    with with_memory_model.stack.disabled(layers=[2, 3]):
         after = with_memory_model(view)
     memory_inputs = {layer: outputs["before"] for layer, outputs in after.memory_outputs.items()}
     assert set(memory_inputs) == {1, 2, 3}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.assembly import ComposedSystem
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.training.system_building import build_system, build_tiny
@@ -20,21 +20,21 @@ TEXTS = Batch.collate([[2, 5, 6, 7, 8, 3], [2, 8, 5, 3]], pad=VOCABULARY.pad)
 NAMES = ["ebm", "residual-ebm"]
 
 
-def bert(seed: int = 1, **settings) -> Assembly:
+def bert(seed: int = 1, **settings) -> ComposedSystem:
     system = build_system("bert", SIZES | settings, VOCABULARY, seed=seed)
-    assert isinstance(system, Assembly)
+    assert isinstance(system, ComposedSystem)
     return system
 
 
-def initialised(name: str, encoder, **settings) -> Assembly:
+def initialised(name: str, encoder, **settings) -> ComposedSystem:
     base = build_tiny("lstm", VOCABULARY) if name == "residual-ebm" else None
     settings = BERT | settings
     system = build_system(name, settings, VOCABULARY, seed=2, base=base, encoder=encoder)
-    assert isinstance(system, Assembly)
+    assert isinstance(system, ComposedSystem)
     return system
 
 
-def encode(system: Assembly) -> torch.Tensor:
+def encode(system: ComposedSystem) -> torch.Tensor:
     view = View(inputs=TEXTS.tokens, lengths=TEXTS.lengths, attention_mask=FullMask())
     with torch.no_grad():
         return system.eval().hidden(view).values[TEXTS.mask()]
@@ -77,11 +77,11 @@ def test_dropout_may_differ_from_the_encoder():
     ("settings", "difference"),
     [
         ({"width": 24}, "(embedding.norm.bias is (12,) there and (24,) here)"),
-        ({"layers": 1}, "(stack.blocks.1 itself is TransformerBlock there and missing here)"),
+        ({"layers": 1}, "(stack.blocks.1 itself is Block there and missing here)"),
         ({"segments": 0}, "(embedding.segments itself is Embedding there and missing here)"),
         ({"pre_norm": True}, "is PostNorm there and PreNorm here"),
         # These have the same parameters but would compute different hidden states.
-        ({"heads": 3}, "(stack.blocks.0.attention.head_width is 6 there and 4 here)"),
+        ({"heads": 3}, "(stack.blocks.0.mixer.head_width is 6 there and 4 here)"),
         ({"activation": "relu"}, "feed_forward.activation is gelu there and relu here"),
     ],
 )

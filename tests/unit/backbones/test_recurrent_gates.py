@@ -99,7 +99,7 @@ def test_gates_and_outputs_equal_the_formula(name):
     backbone = backbone_of(name)
     captures = backbone.capture_internals(view_of(TOKENS))
     outputs = backbone(view_of(TOKENS)).values.detach().numpy()
-    cell = backbone.cells[0]
+    cell = backbone.stack.blocks[0].mixer
     weights = {n.rpartition(".")[2]: p.detach().numpy() for n, p in cell.named_parameters()}
     for row in range(2):
         state = tuple(np.zeros(WIDTH) for _ in cell.names)
@@ -107,8 +107,10 @@ def test_gates_and_outputs_equal_the_formula(name):
             vector = backbone.embedding.weight[token].detach().numpy()
             gates, state = CELLS[name](weights, vector, state)
             np.testing.assert_allclose(outputs[row, position], state[0], atol=1e-12)
-            assert captures.keys() == gates.keys()
-            for title, expected in gates.items():
+            titles = {f"layer 1 {gate}" for gate in gates}
+            assert captures.keys() == {*titles, "layer 1 hidden"}
+            for gate, expected in gates.items():
+                title = f"layer 1 {gate}"
                 assert captures[title].axes == ("batch", "time", "unit")
                 got = captures[title].values[row, position].detach().numpy()
                 np.testing.assert_allclose(got, expected, atol=1e-12)
@@ -118,20 +120,23 @@ def test_gates_of_stacked_layers_are_captured_per_layer():
     backbone = backbone_of("gru", layers=2)
     captures = backbone.capture_internals(view_of(TOKENS))
     assert list(captures)[:2] == ["layer 1 reset gate", "layer 1 update gate"]
-    first, second = backbone.cells
+    first, second = (block.mixer for block in backbone.stack.blocks)
     zeros = (torch.zeros(2, WIDTH, dtype=torch.double),)
-    below, _ = first(backbone.embedding(TOKENS), zeros)
+    below, _ = first.run(backbone.embedding(TOKENS), zeros)
     expected = second.gates(below, zeros)["update gate"]
     torch.testing.assert_close(captures["layer 2 update gate"].values, expected)
 
 
-def test_cell_without_gates_captures_nothing():
-    assert backbone_of("rnn").capture_internals(view_of(TOKENS)) == {}
+def test_cell_without_gates_captures_its_hidden_states():
+    backbone = backbone_of("rnn")
+    [(name, capture)] = backbone.capture_internals(view_of(TOKENS)).items()
+    assert name == "layer 1 hidden"
+    torch.testing.assert_close(capture.values, backbone(view_of(TOKENS)).values)
 
 
 def test_gates_continue_from_a_given_state():
     backbone = backbone_of("lstm")
-    whole = backbone.capture_internals(view_of(TOKENS))["forget gate"].values
+    whole = backbone.capture_internals(view_of(TOKENS))["layer 1 forget gate"].values
     state = backbone(view_of(TOKENS[:, :2])).state
-    rest = backbone.capture_internals(view_of(TOKENS[:, 2:]), state)["forget gate"].values
+    rest = backbone.capture_internals(view_of(TOKENS[:, 2:]), state)["layer 1 forget gate"].values
     torch.testing.assert_close(rest, whole[:, 2:])

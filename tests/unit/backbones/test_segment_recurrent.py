@@ -179,7 +179,7 @@ def test_absolute_positions_are_refused(positions: str):
 def test_position_biases_are_tied_unless_untied():
     for untied, count in ((False, 1), (True, 3)):
         system = build(layers=3, untied_position_biases=untied)
-        biases = [block.attention.positions.content_bias for block in system.backbone.stack.blocks]
+        biases = [block.mixer.positions.content_bias for block in system.backbone.stack.blocks]
         assert len({id(bias) for bias in biases}) == count
 
 
@@ -195,7 +195,7 @@ def test_decoding_state_is_bounded_and_immutable():
                 early, before = state, system.peek(state).log_probs
             state = system.advance(state, token[None])
             sizes.add(state.memory.positions.shape[1])
-            assert state.memory.layers[0].self_attention_cache.storage.keys.shape[2] <= 96
+            assert state.memory.layers[0].mixer.storage.keys.shape[2] <= 96
     assert max(sizes) == 36
     assert torch.equal(system.peek(early).log_probs, before)
     with torch.no_grad():

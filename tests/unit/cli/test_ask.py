@@ -125,7 +125,7 @@ def test_documents_and_index_options_replace_the_store(lmlab: Command, run: Path
     rows = [json.dumps({"name": "n", "text": "bob is in the kitchen"})]
     documents = write(tmp_path / "other.jsonl", rows)
     index = tmp_path / "index"
-    laboratory.build_index(documents, "bm25", index)
+    laboratory.index_build(documents, "bm25", index)
     for option, where in (("--documents", documents), ("--index", index)):
         result = lmlab("ask", run, "where is bob", option, where, "--json")
         [record] = json.loads(result.out)
@@ -140,7 +140,7 @@ def test_index_vectors_are_used_if_built_by_the_run(lmlab: Command, run: Path, t
     """Swapping the stored vectors of two documents swaps the retrieved evidence."""
     rows = [json.dumps({"name": n, "text": f"{n} is in the barn"}) for n in ("ann", "bob")]
     documents, index = write(tmp_path / "docs.jsonl", rows), tmp_path / "index"
-    laboratory.build_index(documents, run, index)
+    laboratory.index_build(documents, run, index)
 
     def first_evidence() -> str:
         result = lmlab("ask", run, "where is bob", "--index", index, "--json", "--no-verify")
@@ -151,7 +151,7 @@ def test_index_vectors_are_used_if_built_by_the_run(lmlab: Command, run: Path, t
     vectors = np.load(index / "vectors.npy")
     np.save(index / "vectors.npy", vectors[::-1].copy())
     assert first_evidence() == "ann"
-    laboratory.build_index(documents, "bm25", tmp_path / "words")
+    laboratory.index_build(documents, "bm25", tmp_path / "words")
     rebuilt = lmlab("ask", run, "where is bob", "--index", tmp_path / "words")
     assert rebuilt.code == 0 and "built by words (bm25) and not by this run" in rebuilt.err
     # Truncated vectors, and vectors of another width than the metadata says.

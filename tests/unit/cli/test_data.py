@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lmlab.data.load_corpus import builtin_descriptions
+from lmlab.data.builtin_corpora import builtin_descriptions
 from lmlab.data.standard_datasets import CORPUS_PROTOCOLS
 
 

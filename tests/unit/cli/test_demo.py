@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.cli.demo import DEMO_RUNS, DemoRun, run_demo
 from lmlab.core.errors import UserError
+from lmlab.verbs.training import DEMO_RUNS, DemoRun, run_demo
 
 TINY = (
     DemoRun(corpus="markov", system="ngram"),

@@ -19,6 +19,8 @@ def test_healthy_run_has_no_finding(lmlab, runs, tmp_path: Path) -> None:
     assert "this run" in result.out
     assert (run / "figures" / "doctor.svg").exists()
     assert f"written: {run / 'figures' / 'doctor.svg'}" in result.err
+    assert f"written: {run / 'figures' / 'causality.svg'}" in result.err
+    assert "causality: no prediction changes when a later token" in result.out
 
 
 def test_json_output_and_out_folder(lmlab, runs, tmp_path: Path) -> None:
@@ -26,7 +28,8 @@ def test_json_output_and_out_folder(lmlab, runs, tmp_path: Path) -> None:
     output = json.loads(lmlab("doctor", runs["lstm"], "--out", out, "--json").out)
     assert output["system"] == "lstm"
     assert output["levels"][0]["name"] == "uniform"
-    assert (out / "doctor.png").exists()
+    assert (out / "doctor.png").exists() and (out / "causality.png").exists()
+    assert output["causality"]["verdict"] == "causal"
     assert not (runs["lstm"] / "figures" / "doctor.svg").exists()
 
 

@@ -40,7 +40,7 @@ def test_json_is_one_document(lmlab, runs, tmp_path: Path) -> None:
     output = json.loads(lmlab("inspect", runs["lstm"], *arguments, "--json").out)
     assert set(output) == {"page", "pictures", "remarks"}
     names = [figure["name"] for figure in output["pictures"]]
-    assert {"surprisal", "forget-gate", "norms", "gradient"} <= set(names)
+    assert {"surprisal", "layer-1-forget-gate", "norms", "gradient"} <= set(names)
     [table] = [p["table"] for p in output["pictures"] if p["name"] == "neighbours-embedding"]
     assert [row[0][0] for row in table["rows"]] == ["cat", "the"]
 

@@ -140,7 +140,7 @@ def test_back_projection_is_pseudoinverse_after_linking(run: Path):
     assert all(".project." in name or ".linker." in name for name in trained)
     with torch.no_grad():
         system.memory.back.weight.zero_()
-    system.begin_step(system.linking_steps)
+    system.begin_step(system.objective.linking_steps)
     expected = torch.linalg.pinv(system.memory.project.weight)
     torch.testing.assert_close(system.memory.back.weight, expected)
     assert all(p.requires_grad for p in system.parameters())

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.api import load
 from lmlab.core.errors import UserError
 from lmlab.training.train import train
+from lmlab.verbs.loading import load
 
 from .conftest import Command, Result
 

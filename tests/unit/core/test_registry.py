@@ -11,30 +11,35 @@ import pytest
 from lmlab.core import registry
 from lmlab.core.errors import UserError
 
-CARD = 'CARD = Card(family="own", directionality="causal", sparse=False)\n'
-
 
 @pytest.fixture
 def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(registry, "ZOO", tmp_path)
-    registry.catalogue.cache_clear()
+    registry._builtin.cache_clear()
     yield tmp_path
-    registry.catalogue.cache_clear()
+    registry._builtin.cache_clear()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("CARD = 5\n", "CARD is not a call"),
+        ("CARD = 5\n", r"CARD must be a call"),
         ("x = 1\n", "declares no CARD"),
-        ("def (:\n", "invalid syntax"),
-        ("CARD = Card(family=print)\n", "malformed"),
-        ("CARD = Card(wings=3)\n", "wings"),
+        ("\ndef (:\n", "line 2: invalid syntax"),
+        ("CARD = Card(family=print)\n", "family of CARD must be a literal value, .* got print"),
+        ("CARD = Card(**values)\n", r"CARD must be a call"),
+        ("CARD = Card(wings=3)\n", "no field 'wings'"),
+        ("CARD = Card(family=3)\n", "family must be a text, got 3"),
+        ("CARD = Card(family='own')\n", "missing .* 'kind'"),
+        ("CARD = Card(kind='true')\n", "kind of CARD must be one of exact, bound, .* got 'true'"),
+        ("CARD = Card(fitting='luck')\n", "fitting of CARD must be one of gradient, counting"),
+        ("CARD = Card(needs=('time',))\n", "needs of CARD must be among base, encoder"),
+        ("CARD = Card(name='lstm')\n", "name of CARD is set by lmlab; remove it"),
     ],
 )
 def test_unreadable_card_is_reported(zoo: Path, content: str, message: str) -> None:
     (zoo / "mine.py").write_text(content)
-    with pytest.raises(UserError, match=rf"mine\.py can't be read as a file of the zoo.*{message}"):
+    with pytest.raises(UserError, match=rf"mine\.py is not the file of a system \(.*{message}"):
         registry.catalogue()
 
 

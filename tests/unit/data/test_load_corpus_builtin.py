@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from lmlab.core.errors import UserError
+from lmlab.data.builtin_corpora import _description, builtin_descriptions, open_builtin
 from lmlab.data.corpus import open_corpus
-from lmlab.data.load_corpus import _description, builtin_descriptions, open_builtin
 
 
 def test_builtin_corpora_have_one_line_descriptions() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,10 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
 from lmlab.diagnosis.examination import all_checks, examine_run
-from lmlab.diagnosis.findings import Examination, ReferenceBand
-from lmlab.diagnosis.loss_figure import write_loss_figure
+from lmlab.diagnosis.examination_figures import write_loss_figure
+from lmlab.diagnosis.findings import Examination, ReferenceBand, parse_training_history
 from lmlab.diagnosis.run_evidence import ANY_FAMILY, find_reference_band, read_reference_bands
 from lmlab.diagnosis.text_report import report_lines
-from lmlab.diagnosis.training_history import parse_training_history
 from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
@@ -97,8 +97,8 @@ def test_reference_band_contains_the_run(runs: Path, examined: Examination) -> N
     config = load_run(runs / "lstm").config
     other = find_reference_band(config, "a family that has none of its own")
     assert other is not None and other.family == ANY_FAMILY
-    assert find_reference_band(config | {"tokenizer": "bpe"}, "recurrent") is None
-    elsewhere = config | {"corpus": config["corpus"] | {"spec": "poems.txt"}}
+    assert find_reference_band(replace(config, tokenizer="bpe"), "recurrent") is None
+    elsewhere = replace(config, corpus=replace(config.corpus, spec="poems.txt"))
     assert find_reference_band(elsewhere, "recurrent") is None
 
 

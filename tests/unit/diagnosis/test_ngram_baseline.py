@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lmlab.diagnosis.baselines import leading_sequences
-from lmlab.diagnosis.checks.ngram_baseline import worse_than_ngram
+from lmlab.diagnosis.checks.predictions import worse_than_ngram
 from lmlab.diagnosis.examination import all_checks, examine_run
+from lmlab.diagnosis.measurements import leading_sequences
 from lmlab.diagnosis.run_evidence import RunEvidence
 from lmlab.diagnosis.text_report import checks_line, report_lines
 from lmlab.interop.hf.checkpoint_export import export_hf
@@ -77,9 +78,13 @@ def test_imported_checkpoint_reports_skipped_checks(gpt: Path, tmp_path: Path) -
     )
     assert made + missing + others == len(all_checks()) and missing > 10
     last = checks_line(examination)
+    # Causality needs no training history and no corpus.
+    assert examination.checks == ("causality",) and last.startswith("No finding among 1 check; ")
+    assert examination.causality is not None and examination.causality.verdict == "causal"
     # No findings do not mean healthy where nothing was checked.
-    assert made == 0 and last.startswith("Nothing was checked; ")
-    assert not examination.findings and not examination.healthy
+    unchecked = replace(examination, checks=())
+    assert not unchecked.findings and not unchecked.healthy
+    assert checks_line(unchecked).startswith("Nothing was checked; ")
     assert f"; {missing} were not made: " in last
     assert "because the model comes from elsewhere and its training corpus is unknown" in last
     assert last == [line for line, _ in report_lines(examination)][-1]

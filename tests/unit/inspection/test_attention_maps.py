@@ -210,6 +210,14 @@ def test_layer_captures_are_grouped_into_three_figures(folder: Path) -> None:
     assert all(f">{row}<" in rendered.svg for row in ("1 attention", "2 feed-forward", "sleeps"))
 
 
+def test_sublayers_of_a_hybrid_are_in_the_order_of_their_computation(folder: Path) -> None:
+    spec = attention_figures(inspected_run(folder, "hybrid"))[-1]
+    with canvas("test", width=spec.width, height=spec.height) as figure:
+        spec.draw(figure)
+        rows = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert rows == ["1 attention", "1 feed-forward", "2 recurrence", "2 feed-forward"]
+
+
 def test_star_and_set_transformer_attention_names_slots(folder: Path) -> None:
     """A star's word attends to five slots; a set's inducing points to words and vice versa."""
     star, gather, spread = (

@@ -39,7 +39,7 @@ def test_linear_rnn_gradient_scales_by_its_spectral_radius(radius: float) -> Non
     """U is radius · orthogonal and the input weights are the identity: ‖Uᵈ g‖ = radiusᵈ ‖g‖."""
     system = build("rnn", width=6, dropout=0.0, activation="linear", radius=radius)
     with torch.no_grad():
-        system.get_parameter("backbone.cells.0.from_input.weight").copy_(torch.eye(6))
+        system.get_parameter("backbone.stack.blocks.0.mixer.from_input.weight").copy_(torch.eye(6))
     gradient = measure_gradient_by_distance(system, [sentences(9, 9, 9)])
     assert gradient.distances == tuple(range(1, 9))
     assert gradient.sentences == (3,) * 8

@@ -12,13 +12,13 @@ import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.inspection.attention_maps import attention_figures
 from lmlab.inspection.feed_forward_memories import (
     feed_forward_memory_figures,
     find_feed_forward_memories,
     recorded_activations,
 )
 from lmlab.inspection.head_importance import (
-    disabled_parts,
     head_importance_figures,
     layer_stacks,
     mean_loss,
@@ -69,7 +69,7 @@ def test_head_importance_equals_loss_of_model_without_head() -> None:
 def test_head_with_zero_output_has_zero_importance() -> None:
     """With its columns of the output projection zero, disabling it does not change the loss."""
     system = build("gpt")
-    attention = system.backbone.stack.blocks[0].attention
+    attention = system.backbone.stack.blocks[0].mixer
     with torch.no_grad():
         attention.output.weight[:, attention.head_width :] = 0  # the second of two heads
     [importance] = measure_head_importance(system, [BATCH])
@@ -85,7 +85,7 @@ def test_measuring_leaves_the_model_unchanged() -> None:
     assert (stack.disabled_layers, stack.disabled_heads) == (frozenset(), frozenset({(1, 2)}))
     assert system.training
     assert all(torch.equal(value, before[name]) for name, value in system.state_dict().items())
-    with disabled_parts(stack, layers=[1]):
+    with stack.disabled(layers=[1]):
         assert stack.disabled_layers == {1}
     assert stack.disabled_layers == frozenset()
 
@@ -111,6 +111,25 @@ def test_layer_stacks_of_encoder_decoder_and_shared_layers() -> None:
     assert shared.heads.shape == (2, 2)
     # ELECTRA's generator is a network that its objective owns, and no part of this one.
     assert list(layer_stacks(build("electra"))) == [""]
+
+
+def test_importance_of_a_stack_of_attention_and_recurrence(tmp_path: Path) -> None:
+    """Attention in layer 1 has heads, min-gru in layer 2 has none; both can be skipped."""
+    system = build("hybrid")
+    [importance] = measure_head_importance(system, [BATCH])
+    assert np.isfinite(importance.layers).all()
+    assert np.isfinite(importance.heads[0]).all() and np.isnan(importance.heads[1]).all()
+    # A layer of a stacked RNN has no residual connection, and no part that can be ablated.
+    recurrent = system_module("lstm")
+    assert layer_stacks(recurrent.build(recurrent.SIZES["tiny"], Vocabulary(size=9))) == {}
+    out = tmp_path / "hybrid"
+    lmlab.train("hybrid", data="grammar", out=out, size="tiny", steps=5, quiet=True)
+    model = make_inspected_model(load_run(out))
+    assert [figure.name for figure in head_importance_figures(model)] == [
+        "head-importance",
+        "layer-importance",
+    ]
+    assert "sublayers" in [figure.name for figure in attention_figures(model)]
 
 
 def test_head_importance_figure_is_layers_by_heads(inspected: InspectedModel) -> None:

@@ -70,6 +70,7 @@ def test_run_without_captures_has_the_common_figures(models: dict[str, TrainedMo
         "norms",
         "gradient",
         "surprisal",
+        "layer-1-hidden",
         "view",
         "neighbours-embedding",
         "neighbours-emission",
@@ -78,9 +79,9 @@ def test_run_without_captures_has_the_common_figures(models: dict[str, TrainedMo
 
 def test_gates_are_plotted_for_every_sentence(inspection: Inspection) -> None:
     named = {saved_figure.name: saved_figure for saved_figure in inspection.figures}
-    assert named["update-gate-1"].text == TEXTS[0]
-    assert named["update-gate-2"].text == TEXTS[1]
-    root = ElementTree.fromstring(named["update-gate-2"].svg)
+    assert named["layer-1-update-gate-1"].text == TEXTS[0]
+    assert named["layer-1-update-gate-2"].text == TEXTS[1]
+    root = ElementTree.fromstring(named["layer-1-update-gate-2"].svg)
     labels = [e.text for e in root.iter() if e.tag.endswith("text")]
     assert {"a", "dog", "sees", "mary", "</s>"} <= set(labels)
 
@@ -127,12 +128,12 @@ def test_several_runs_are_compared_side_by_side(
     page = inspection.page.read_text(encoding="utf-8")
     assert "Side by side" in page
     stored = read_figure_files(models["rnn"].path / "figures")
-    assert [saved_figure.run for saved_figure in stored] == [""] * 3 + ["rnn"] * 3
+    assert [saved_figure.run for saved_figure in stored] == [""] * 3 + ["rnn"] * 4
     # A report shows shared figures once, and each run's own in a collapsible section.
     section = make_report_section(compare_models(pair, open_corpus("grammar")), pair)
     record = render_report([section], title="Report")
     assert record.count('aria-label="gradient against distance"') == 1
-    assert "rnn, 3 figures" in record
+    assert "rnn, 4 figures" in record
 
 
 def test_report_includes_inspection_figures_of_its_runs(

@@ -169,7 +169,8 @@ def test_default_sentences_come_from_the_corpus(models: dict[str, TrainedModel])
 
 def test_missing_corpus_falls_back_to_generated_sentences(models: dict[str, TrainedModel]) -> None:
     model = models["gru"]
-    gone = {**model.config, "corpus": {**model.config["corpus"], "spec": "no/such.txt"}}
+    config = model.config
+    gone = replace(config, corpus=replace(config.corpus, spec="no/such.txt"))
     inspected = make_inspected_model(replace(model, config=gone))
     assert len(inspected.sentences) == 3
     assert "generated itself" in inspected.note

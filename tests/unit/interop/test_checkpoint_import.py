@@ -17,6 +17,7 @@ from lmlab.core.errors import UserError
 from lmlab.interop.hf.checkpoint_export import export_hf
 from lmlab.interop.hf.checkpoint_import import import_hf
 from lmlab.training.run_folder import load_run
+from lmlab.training.run_records import unknown_corpus
 from lmlab.training.train import train
 
 pytestmark = pytest.mark.xdist_group("checkpoint_import")  # shares its trained runs
@@ -204,7 +205,7 @@ def test_hub_names_are_downloaded_without_pickles(gpt, tmp_path, monkeypatch):
     hub = types.SimpleNamespace(snapshot_download=snapshot_download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     model = import_hf("someone/small-gpt", tmp_path / "fetched")
-    assert model.config["corpus"]["name"] == "someone/small-gpt"
+    assert model.config.corpus.name == "someone/small-gpt"
     assert requests == [("someone/small-gpt", ["*.json", "*.txt", "*.safetensors"])]
     message = import_error("someone/unknown", tmp_path)
     assert "can't be reached (404 Client Error); check the name" in message
@@ -236,8 +237,8 @@ def test_pooler_without_nsp_head_is_dropped_with_a_note(checkpoints, tmp_path):
         bert, lambda w: [w.pop(f"cls.seq_relationship.{kind}") for kind in ("weight", "bias")]
     )
     model = import_hf(bert, tmp_path / "run")
-    assert model.config["system_config"]["pairs"] == "none"
-    assert model.config["imported"]["notes"] == ["the pooler was dropped: bert in lmlab has none."]
+    assert model.config.system_config["pairs"] == "none"
+    assert list(model.config.imported.notes) == ["the pooler was dropped: bert in lmlab has none."]
 
 
 @pytest.mark.parametrize(
@@ -283,6 +284,8 @@ def test_export_of_unsupported_system_lists_supported_ones(checkpoints, tmp_path
 
 def test_imported_run_records_its_source(gpt, tmp_path):
     model = import_hf(gpt, tmp_path / "run")
-    assert model.config["corpus"] == {"name": "gpt", "spec": "", "fingerprint": "", "seed": 0}
-    assert model.config["imported"]["from"] == "gpt"
-    assert model.config["imported"]["config"]["model_type"] == "gpt2"
+    assert model.config.corpus == unknown_corpus("gpt")
+    stored = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
+    assert stored["corpus"] == {"name": "gpt", "spec": "", "fingerprint": "", "seed": 0}
+    assert model.config.imported.source == "gpt"
+    assert model.config.imported.config["model_type"] == "gpt2"

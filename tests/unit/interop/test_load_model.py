@@ -136,11 +136,21 @@ def test_unsupported_setting_falls_back_to_transformers(checkpoints, tmp_path):
     assert model.score(["the cat"])[0].kind == "exact"
 
 
-def test_doctor_refuses_checkpoints_without_training_curve(checkpoints):
-    with pytest.raises(UserError, match="no training curve"):
-        lmlab.doctor(checkpoints / "bert")
-    with pytest.raises(UserError, match="no training curve"):
-        lmlab.doctor(lmlab.load(checkpoints / "distilbert"))
+def test_doctor_examines_the_causality_of_checkpoints(checkpoints, capsys):
+    """By lmlab's own networks and by transformers'; nothing is written into the folder."""
+    verdicts = {
+        name: lmlab.doctor(checkpoints / name).causality.verdict
+        for name in ("bert", "distilbert", "neox")
+    }
+    assert verdicts == {"bert": "bidirectional", "distilbert": "bidirectional", "neox": "causal"}
+    loaded = lmlab.doctor(lmlab.load(checkpoints / "distilbert"))
+    assert loaded.healthy and loaded.causality.verdict == "bidirectional"
+    before = sorted(checkpoints.rglob("*"))
+    assert main(["doctor", str(checkpoints / "neox"), "--text", "the cat sat"]) == 0
+    printed = capsys.readouterr().out
+    assert "neox was not trained here: its causality alone is examined." in printed
+    assert "no prediction changes when a later token" in printed
+    assert sorted(checkpoints.rglob("*")) == before
 
 
 def test_inspect_of_a_checkpoint_needs_out(checkpoints):

@@ -185,7 +185,7 @@ def test_wrapped_models_are_compared_with_runs(run_and_wrapped, folder, tmp_path
     rows = {row.name: row for row in comparison.rows}
     assert rows.keys() == {"gpt", "stranger"}
     assert close(rows["stranger"].nats_per_token, rows["gpt"].nats_per_token)
-    assert rows["stranger"].perplexity is not None and rows["stranger"].train_seconds is None
+    assert rows["stranger"]["perplexity"] is not None and rows["stranger"]["train_seconds"] is None
     assert "stranger" in (tmp_path / "report.html").read_text(encoding="utf-8")
     unnamed = lmlab.wrap(RecurrentLM(), letter_tokenizer(), end=".")
     with pytest.raises(UserError, match=r"lmlab\.wrap takes a name="):
@@ -199,7 +199,7 @@ def test_wrapped_models_are_compared_with_runs(run_and_wrapped, folder, tmp_path
 @pytest.mark.parametrize("name", ["gpt", "bert"])
 def test_wrapped_model_figures_go_to_the_given_folder(run_and_wrapped, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, wrapped = run_and_wrapped(name)
+    run, wrapped = run_and_wrapped(name)
     inspection = lmlab.inspect(
         [wrapped], texts=["the cat sat on the mat"], out=tmp_path / "pictures"
     )
@@ -207,8 +207,16 @@ def test_wrapped_model_figures_go_to_the_given_folder(run_and_wrapped, name, tmp
     assert {path.name for path in tmp_path.iterdir()} == {"pictures"}, "nothing beside it"
     with pytest.raises(UserError, match="give --out"):
         lmlab.inspect([wrapped], texts=["the cat"])
-    with pytest.raises(UserError, match="no training curve"):
-        lmlab.doctor(wrapped)
+    examination = lmlab.doctor(wrapped, text="the cat sat", out=tmp_path / "pictures")
+    assert (tmp_path / "pictures" / "causality.svg").exists()
+    assert examination.causality is not None and examination.findings == ()
+    assert examination.causality.verdict == ("causal" if name == "gpt" else "bidirectional")
+    # The wrapped network depends on what the run depends on.
+    report = lmlab.doctor(run, text="the cat sat").causality
+    assert report is not None and report.tokens == examination.causality.tokens
+    assert report.verdict == examination.causality.verdict
+    for own, other in zip(report.token_effects, examination.causality.token_effects, strict=True):
+        assert other == pytest.approx(own, abs=1e-4)
 
 
 # Properties of the scores -----------------------------------------------------------------------
@@ -259,7 +267,7 @@ def test_score_is_independent_of_the_batch(bidirectional):
     model = lmlab.wrap(
         RecurrentLM(bidirectional=bidirectional), letter_tokenizer(), end=".", mask="#", kind=kind
     )
-    assert model.config["wrapped"]["pads"] is not bidirectional
+    assert model.config.wrapped.pads is not bidirectional
     texts = ["a cat", "the dog ran", "a", "the cat ran off"]
     together = model.score(texts)
     for text, batched in zip(texts, together, strict=True):
@@ -280,7 +288,7 @@ def test_ignored_attention_mask_disables_padding():
         mask="#",
         kind="masked",
     )
-    assert model.system.backbone.takes_attention_mask and not model.config["wrapped"]["pads"]
+    assert model.system.backbone.takes_attention_mask and not model.config.wrapped.pads
 
 
 def test_scoring_in_chunks_limits_logits_in_memory(monkeypatch):

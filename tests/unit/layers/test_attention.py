@@ -13,7 +13,6 @@ from torch import nn
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.attention import CosineScores, DotProductScores, MultiHeadAttention
-from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.kv_cache import KVCache
 from lmlab.layers.relative_positions import (
     AlibiBias,
@@ -24,6 +23,7 @@ from lmlab.layers.relative_positions import (
     TransformerXLPositions,
     exact_bucket_count,
 )
+from lmlab.layers.sequence_mixer import LayerContext
 from lmlab.zoo import gpt
 from lmlab.zoo._transformer_config import PositionName
 
@@ -32,9 +32,9 @@ WIDTH, HEADS, TIME = 12, 3, 5
 
 def make_context(
     mask: torch.Tensor | None = None, *, causal: bool = False, **options
-) -> AttentionContext:
+) -> LayerContext:
     positions = torch.arange(TIME)[None]
-    return AttentionContext(
+    return LayerContext(
         mask=mask, causal=causal, query_positions=positions, key_positions=positions, **options
     )
 
@@ -53,7 +53,7 @@ def test_few_queries_path_equals_standard_attention(masked, bias):
         nn.init.normal_(parameter)
     queries, source = torch.randn(2, 1, WIDTH), values()
     mask = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 1]]).bool()[:, None, None]
-    context = AttentionContext(
+    context = LayerContext(
         mask=mask if masked else None,
         query_positions=torch.zeros(2, 1, dtype=torch.long),
         key_positions=torch.arange(TIME)[None],
@@ -126,8 +126,8 @@ def test_kv_cache_equals_full_attention():
         cache = KVCache.empty(2, HEADS, WIDTH // HEADS, x)
         for position in range(TIME):
             here, upto = torch.tensor([[position]]), torch.arange(position + 1)[None]
-            context = AttentionContext(query_positions=here, key_positions=upto)
-            output, cache = attention.step(x[:, position : position + 1], context, cache, here)
+            context = LayerContext(query_positions=here, key_positions=upto)
+            output, cache = attention.step(x[:, position : position + 1], context, cache)
             torch.testing.assert_close(output[:, 0], whole[:, position], atol=1e-5, rtol=0)
 
 
@@ -358,6 +358,4 @@ def test_default_position_encoding_is_identity():
     x = torch.randn(1, 1, 2, 4)
     positions = torch.arange(2)[None]
     assert plain.transform_queries(x, positions) is x and plain.transform_keys(x, positions) is x
-    assert (
-        plain.bias(x, AttentionContext(query_positions=positions, key_positions=positions)) is None
-    )
+    assert plain.bias(x, LayerContext(query_positions=positions, key_positions=positions)) is None

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lmlab.layers.attention import MultiHeadAttention
-from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.kv_cache import SPARE_POSITIONS, CrossAttentionCache, KVCache, SourceAssignment
+from lmlab.layers.sequence_mixer import LayerContext
 
 
 def random_keys(positions: int, seed: int, rows: int = 2) -> torch.Tensor:
@@ -101,7 +101,7 @@ def test_shared_source_attention_equals_copied_sources(rows):
     source, queries = torch.randn(3, 4, 8), torch.randn(len(rows), 1, 8)
     real = torch.arange(4) < torch.tensor([4, 2, 3])[rows][:, None]
     positions = torch.arange(4)[None]
-    context = AttentionContext(
+    context = LayerContext(
         mask=real[:, None, None], query_positions=positions[:, :1], key_positions=positions
     )
     keys_values = attention.keys_values(source, positions)

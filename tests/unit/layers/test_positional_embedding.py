@@ -11,9 +11,9 @@ from torch import nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.positional_embedding import (
+from lmlab.layers.input_embedding import (
     ConcatenatedPositionalEmbedding,
+    InputEmbedding,
     LearnedPositionalEmbedding,
     PairPositionalEmbedding,
     SinusoidalPositionalEmbedding,

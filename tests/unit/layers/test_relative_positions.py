@@ -11,8 +11,8 @@ from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.relative_positions import TransformerXLPositions
+from lmlab.layers.sequence_mixer import LayerContext
 from lmlab.zoo import gpt
 
 WIDTH, HEADS, HEAD_WIDTH = 10, 3, 4
@@ -26,9 +26,9 @@ def make(**settings) -> TransformerXLPositions:
     return positions
 
 
-def make_context(queries: list[int], keys: list[int], **segments: torch.Tensor) -> AttentionContext:
+def make_context(queries: list[int], keys: list[int], **segments: torch.Tensor) -> LayerContext:
     at = {"query_positions": torch.tensor([queries]), "key_positions": torch.tensor([keys])}
-    return AttentionContext(**at, **segments)
+    return LayerContext(**at, **segments)
 
 
 def sinusoids(distance: int) -> torch.Tensor:
@@ -83,7 +83,7 @@ def test_segment_term_needs_segments_in_layer_and_input():
 
 def test_rows_may_have_different_positions():
     positions, queries = make(), torch.randn(2, HEADS, 2, HEAD_WIDTH)
-    context = AttentionContext(
+    context = LayerContext(
         query_positions=torch.tensor([[0, 1], [5, 9]]),
         key_positions=torch.tensor([[0, 1], [2, 20]]),
     )

@@ -94,7 +94,7 @@ def test_masked_tokens_are_in_no_mention():
 
 def test_masked_and_linking_losses_are_summed():
     system = build(linking_weight=2.0)
-    system.begin_step(system.linking_steps)
+    system.begin_step(system.objective.linking_steps)
     loss, _ = system.loss(batch(), generator=torch.Generator().manual_seed(1))
     masked, linking = loss.parts["masked"], loss.parts["linking"]
     torch.testing.assert_close(loss.total, masked.total + 2 * linking.total)

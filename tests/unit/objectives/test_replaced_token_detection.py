@@ -135,9 +135,7 @@ def test_detection_passes_no_gradient_to_the_generator():
         system = build(discriminator_weight=weight)
         loss, _ = system.loss(many_texts(rows=4), generator=seeded())
         loss.total.backward()
-        gradients.append(
-            system.objective.generator.backbone.stack.blocks[0].attention.qkv_projection
-        )
+        gradients.append(system.objective.generator.backbone.stack.blocks[0].mixer.qkv_projection)
     first, second = (part.weight.grad for part in gradients)
     assert first.abs().sum() > 0
     assert torch.equal(first, second)

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 
 from lmlab.cli.main import main
+from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue, system_module
-from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnosis.examination import examine_run
-from lmlab.diagnosis.loss_figure import loss_figure
+from lmlab.diagnosis.examination_figures import loss_figure
 from lmlab.objectives.sampled_losses import (
     ImportanceSampledSoftmax,
     NoiseContrastiveEstimation,

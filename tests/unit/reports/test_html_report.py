@@ -23,6 +23,7 @@ from lmlab.scoring.comparison_records import (
     EntropyFloor,
 )
 from lmlab.scoring.comparison_tables import markdown
+from lmlab.scoring.metric_registry import all_metrics
 
 HOSTILE = "</td><script>alert(1)</script>&\"'"
 WORDS = Convention(tokenizer="word, 66 tokens", start=True, end=True)
@@ -37,19 +38,24 @@ def row(name: str, nats: float, **changes: object) -> ComparisonRow:
         "kind": "exact",
         "convention": WORDS,
         "tokenization": "word, 66 tokens (abc)",
+        "tokens": 100,
+        "characters": 400,
+        "unknown": 0,
+        "sequences": 10,
+    }
+    metrics = {
         "parameters": 1234,
         "nats_per_token": nats,
         "seed_std": None,
         "perplexity": math.exp(nats),
         "bits_per_character": nats / 3,
-        "tokens": 100,
-        "characters": 400,
-        "unknown": 0,
-        "sequences": 10,
         "floor": 2.0,
         "regret": nats - 2.0,
+        "unknown_share": 0.0,
+        "train_seconds": None,
     }
-    return ComparisonRow(**(values | changes))  # type: ignore[arg-type]
+    values |= {name: changes.pop(name) for name in [*changes] if name not in metrics}
+    return ComparisonRow(**values, values=metrics | changes)  # type: ignore[arg-type]
 
 
 def make_section(*rows: ComparisonRow, corpus: str = "grammar") -> ReportSection:
@@ -59,12 +65,13 @@ def make_section(*rows: ComparisonRow, corpus: str = "grammar") -> ReportSection
         split="test",
         rows=rows,
         differences=(
-            Difference(first="a", second="b", nats=-0.5, low=-0.6, high=-0.4, p_value=0.001),
+            Difference(first="a", second="b", value=-0.5, low=-0.6, high=-0.4, p_value=0.001),
         ),
         floor=EntropyFloor(
             nats_per_text=20, bits_per_character=0.7, entropy=19.5, entropy_per_token=2.05
         ),
         notes=("A note & a warning.",),
+        metrics=tuple(all_metrics().values()),
         sentences=(
             ComparedSentence(text="狗<", tokens={compared.name: (token,) for compared in rows}),
         ),

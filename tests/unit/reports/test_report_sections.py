@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.run_configs import corpus_record
 
 from lmlab.data.corpus import open_corpus
 from lmlab.reports.comparison_files import comparison_writer
@@ -54,8 +56,8 @@ def test_entropy_floor_is_the_exact_entropy(models: list[TrainedModel]) -> None:
 
 def test_no_entropy_floor_for_other_tokenizers_or_corpora(models: list[TrainedModel]) -> None:
     config = models[0].config
-    assert true_entropy(config | {"tokenizer": "bpe"}) is None
-    assert true_entropy(config | {"corpus": {"spec": "poems.txt", "seed": 0}}) is None
+    assert true_entropy(replace(config, tokenizer="bpe")) is None
+    assert true_entropy(replace(config, corpus=corpus_record("poems.txt"))) is None
 
 
 def test_run_figures_are_written_to_the_run_folder(

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.run_configs import corpus_record, run_config
 
 from lmlab.core.registry import find_system
 from lmlab.reports.report_sections import train_command
+from lmlab.training.run_config import RunConfig
+from lmlab.training.run_records import unknown_corpus
 from lmlab.training.training_plan import make_training_plan
 
 
-def config_of(system: str, size: str, recipe: str | None, **settings: Any) -> dict[str, Any]:
+def config_of(system: str, size: str, recipe: str | None, **settings: Any) -> RunConfig:
     budget = {name: settings.pop(name, None) for name in ("epochs", "steps", "minutes")}
     plan = make_training_plan(find_system(system), size, recipe, settings, budget, 7)
-    return {
-        "system": system,
-        "size": size,
-        "recipe": recipe,
-        "seed": 7,
-        "tokenizer": "word",
-        "corpus": {"spec": "my corpus.txt", "seed": 0},
-        "system_config": asdict(plan.system_config),
-        "training": asdict(plan.training),
-    }
+    return run_config(
+        system,
+        size=size,
+        recipe=recipe,
+        seed=7,
+        corpus=corpus_record("my corpus.txt"),
+        system_config=asdict(plan.system_config),
+        training=plan.training,
+    )
 
 
 def parsed(command: str | None) -> tuple[dict[str, str], dict[str, str]]:
@@ -49,19 +51,19 @@ def parsed(command: str | None) -> tuple[dict[str, str], dict[str, str]]:
         config_of("ngram", "small", None, order=2),
     ],
 )
-def test_train_command_reproduces_the_training_plan(config: dict[str, Any]) -> None:
+def test_train_command_reproduces_the_training_plan(config: RunConfig) -> None:
     options, settings = parsed(train_command(config, Path("runs/my run")))
     budget = {
         name: float(options[f"--{name}"]) if name == "minutes" else int(options[f"--{name}"])
         for name in ("epochs", "steps", "minutes")
         if f"--{name}" in options
     }
-    card = find_system(config["system"])
+    card = find_system(config.system)
     plan = make_training_plan(
         card, options["--size"], options.get("--recipe"), settings, budget, int(options["--seed"])
     )
-    assert asdict(plan.system_config) == config["system_config"]
-    assert asdict(plan.training) == config["training"]
+    assert asdict(plan.system_config) == config.system_config
+    assert plan.training == config.training
     assert options["--data"] == "my corpus.txt"
     assert options["--out"] == "runs/my run"
     assert options["--tokenizer"] == "word"
@@ -75,5 +77,5 @@ def test_train_command_omits_defaults() -> None:
 
 
 def test_imported_model_has_no_train_command() -> None:
-    config = config_of("ngram", "small", None) | {"corpus": {"spec": "", "seed": 0}}
+    config = replace(config_of("ngram", "small", None), corpus=unknown_corpus())
     assert train_command(config, Path("x")) is None

@@ -10,11 +10,11 @@ import pytest
 
 import lmlab
 from lmlab.interop.text_encoders import vectors_of_model
-from lmlab.language_model import LanguageModel
 from lmlab.retrieval.faiss_index import FaissIndex
 from lmlab.retrieval.stored_index import open_index
 from lmlab.sampling.question_answering import AnsweredQuestion
 from lmlab.training.train import train
+from lmlab.verbs.language_model import LanguageModel
 
 PLACES = {"ann": "attic", "bob": "barn", "cid": "cellar", "dan": "garden", "eve": "hall"}
 QUESTIONS = [f"where is {name}" for name in PLACES]
@@ -53,7 +53,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         steps=30,
         quiet=True,
     )
-    lmlab.build_index(documents, folder / "run", folder / "index")
+    lmlab.index_build(documents, folder / "run", folder / "index")
     return lmlab.load(folder / "run")
 
 
@@ -99,7 +99,7 @@ def test_faiss_index_is_searched_directly(
     """All five documents are retrieved, so that answers are equal."""
     pytest.importorskip("faiss")
     documents = documents_with_titles(tmp_path / "documents.jsonl")
-    lmlab.build_index(documents, model.model.path, tmp_path / kind, kind=kind, recall=1)
+    lmlab.index_build(documents, model.model.path, tmp_path / kind, kind=kind, recall=1)
     searched: list[str] = []
     search = FaissIndex.search
 

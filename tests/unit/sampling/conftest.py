@@ -31,6 +31,8 @@ class Prefixes:
 class Table(System):
     """p(next | prefix) = p(sequences with prefix + next) / p(sequences with the prefix)."""
 
+    scorer_kind = "left-to-right"
+
     def __init__(self, sequences: Mapping[tuple[int, ...], float], size: int) -> None:
         super().__init__()
         self.vocabulary = Vocabulary(size=size)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lmlab.core.errors import UserError
+from lmlab.core.system import System
 from lmlab.sampling import decoding as decode_module
 from lmlab.sampling.decoding import greedy_search, sample_sequences
 
@@ -128,10 +129,11 @@ def test_values_out_of_range_are_errors(random_table, options, word):
         sample_sequences(random_table, **settings)
 
 
-class WholeOnly:
+class WholeOnly(System):
     """A system that samples complete sequences and can't step."""
 
     def __init__(self, vocabulary):
+        super().__init__()
         self.vocabulary = vocabulary
 
     def sample(self, rows, *, max_length, condition=None, generator=None):

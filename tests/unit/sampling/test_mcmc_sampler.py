@@ -227,14 +227,15 @@ def test_energies_without_template_are_of_whole_texts(pooling, form):
     torch.testing.assert_close(energies, whole, atol=1e-4, rtol=0.0)
 
 
-def test_energy_without_template_support_uses_whole_text(bert):
+def test_own_energy_is_given_the_blanks_of_each_row(bert):
     class SumOfTokens:
-        def energy(self, batch):
-            return batch.tokens.sum(1)
+        def energy(self, batch, blanks=None):
+            return (batch.tokens if blanks is None else batch.tokens * blanks).sum(1)
 
-    batch = pad_rows([[2, 5, 6, 3], [2, 7, 7, 3]], bert)
-    blanks = torch.tensor([[False, True, False, False]] * 2)
-    assert SystemEnergy(SumOfTokens()).energies(batch, blanks).tolist() == [16.0, 19.0]
+    batch = pad_rows([[2, 5, 6, 3], [2, 7, 8, 3]], bert)
+    blanks = torch.tensor([[False, True, False, False], [False, False, True, False]])
+    assert SystemEnergy(SumOfTokens()).energies(batch, blanks).tolist() == [5.0, 8.0]
+    assert SystemEnergy(SumOfTokens()).energies(batch).tolist() == [16.0, 20.0]
 
 
 def test_the_same_seed_gives_the_same_texts(bert):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.run_configs import run_config
 from torch import Tensor
 
 from lmlab.core.batch import Batch
@@ -20,14 +21,25 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+from lmlab.training.run_config import RunConfig
 
 
 class TinyRecurrent(System):
     """h' = tanh(A h + e(x)), p = softmax(O h'): every token depends on all before it."""
 
-    def __init__(self, vocabulary: Vocabulary, *, seed: int = 0, carries: bool = True) -> None:
+    scorer_kind = "left-to-right"
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        seed: int = 0,
+        carries: bool = True,
+        window: int | None = None,
+    ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
+        self.longest = window
         self.carries = carries
         generator = torch.Generator().manual_seed(seed)
 
@@ -40,6 +52,10 @@ class TinyRecurrent(System):
         self.output = weights(6, vocabulary.size)
         self.dropout = torch.nn.Dropout(0.5)
         self.largest_batch = 0
+
+    @property
+    def window(self) -> int | None:
+        return self.longest
 
     def _next(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         return torch.tanh(hidden @ self.transition + self.embedding[tokens])
@@ -119,7 +135,7 @@ class FakeModel:
     path: Path
     card: Card
     layout: Layout = field(default_factory=Layout)
-    config: dict[str, Any] = field(default_factory=dict)
+    config: RunConfig
 
     @property
     def effective_source_tokenizer(self) -> Tokenizer:
@@ -133,7 +149,7 @@ def fake_model() -> Callable[..., FakeModel]:
     def make(
         name: str, folder: str, system: System, tokenizer: Tokenizer, **more: Any
     ) -> FakeModel:
-        config = {"seed": more.pop("seed", 0), "system": name, "system_config": more.pop("set", {})}
+        config = run_config(name, seed=more.pop("seed", 0), system_config=more.pop("set", {}))
         card = Card(
             family="test", kind="exact", paper="", source="", protocols=("LogProb",), name=name
         )

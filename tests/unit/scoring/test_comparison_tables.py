@@ -20,6 +20,7 @@ from lmlab.scoring.comparison_tables import (
     rich_table,
     row_groups,
 )
+from lmlab.scoring.metric_registry import all_metrics
 
 
 def row(name: str, nats: float, **more) -> ComparisonRow:
@@ -31,17 +32,23 @@ def row(name: str, nats: float, **more) -> ComparisonRow:
         "kind": "exact",
         "convention": Convention(tokenizer="word, 20 tokens", start=True, end=True),
         "tokenization": "word, 20 tokens (0)",
-        "parameters": 12345,
-        "nats_per_token": nats,
-        "seed_std": None,
-        "perplexity": math.exp(nats),
-        "bits_per_character": nats / 4,
         "tokens": 1000,
         "characters": 5000,
         "unknown": 0,
         "sequences": 100,
     }
-    return ComparisonRow(**(settings | more))
+    values = {
+        "parameters": 12345,
+        "nats_per_token": nats,
+        "seed_std": None,
+        "perplexity": math.exp(nats),
+        "bits_per_character": nats / 4,
+        "floor": None,
+        "regret": None,
+        "train_seconds": None,
+    }
+    settings |= {name: more.pop(name) for name in [*more] if name not in values}
+    return ComparisonRow(**settings, values=values | more)
 
 
 def comparison(*rows: ComparisonRow, **more) -> Comparison:
@@ -52,6 +59,7 @@ def comparison(*rows: ComparisonRow, **more) -> Comparison:
         "differences": (),
         "floor": None,
         "notes": (),
+        "metrics": tuple(all_metrics().values()),
     }
     return Comparison(**(settings | more))
 
@@ -67,11 +75,13 @@ MIXED = comparison(
     ),
     row("energy", 0.5, kind="unnormalised", perplexity=None),
     differences=(
-        Difference(first="quick", second="slow_one", nats=-1.0, low=-1.2, high=-0.8, p_value=0.002),
+        Difference(
+            first="quick", second="slow_one", value=-1.0, low=-1.2, high=-0.8, p_value=0.002
+        ),
         Difference(
             first="quick",
             second="letters",
-            nats=0.1,
+            value=0.1,
             low=-0.1,
             high=0.3,
             p_value=0.4,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from lmlab.core.distribution import Categorical
 from lmlab.core.protocols import LogProbs
-from lmlab.core.registry import catalogue, system_module
+from lmlab.core.registry import system_module
+from lmlab.core.system import System
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.scoring.conditional import conditional_scores, whole_texts_only
+from lmlab.scoring.conditional import conditional_scores
 from lmlab.scoring.scorer import Scorer
 
 
@@ -66,7 +65,7 @@ def test_whole_text_system_gives_joint_score_up_to_constant(word_tokenizer, tiny
     """Differences between continuations of a prefix equal those of the true conditional."""
     stepping = tiny_recurrent(word_tokenizer.vocabulary).eval()
 
-    class Whole:
+    class Whole(System):
         """Scores whole texts only, and cannot decode step by step."""
 
         vocabulary = word_tokenizer.vocabulary
@@ -135,18 +134,13 @@ def test_pcfg_continuation_score_is_exact(monkeypatch):
         assert ended.tokens == open_end.tokens + 1 == len(continuation.split()) + 1
 
 
-def test_docs_list_whole_text_only_systems():
-    page = (Path(__file__).parents[3] / "docs" / "energies.md").read_text(encoding="utf-8")
-    [listed] = re.findall(r"\*\*Whole texts only\*\*: (.*?)\.", page, re.DOTALL)
-    systems = {name for name, card in catalogue().items() if whole_texts_only(card)}
-    assert set(re.findall(r"`([\w-]+)`", listed)) == systems
-    assert "pcfg" not in systems and "residual-ebm" in systems
-
-
-class NeighbourFill:
+class NeighbourFill(System):
     """Fills a position from a distribution given its two neighbours; has no log_prob."""
 
+    scorer_kind = "masked"
+
     def __init__(self, vocabulary):
+        super().__init__()
         self.vocabulary = vocabulary
         size = vocabulary.size
         generator = torch.Generator().manual_seed(0)
@@ -181,12 +175,13 @@ def test_masked_model_scores_only_continuation_positions(word_tokenizer):
 
 
 def test_energy_model_scores_the_whole_text(word_tokenizer):
-    class Ising:
+    class Ising(System):
         """E = the number of equal neighbours."""
 
+        scorer_kind = "energy"
         vocabulary = word_tokenizer.vocabulary
 
-        def energy(self, batch):
+        def energy(self, batch, blanks=None):
             return (batch.tokens[:, 1:] == batch.tokens[:, :-1]).sum(1).double()
 
         def log_prob(self, batch, **options):
@@ -202,7 +197,7 @@ def test_energy_model_scores_the_whole_text(word_tokenizer):
 
 
 def test_bound_on_the_whole_text_stays_a_bound(word_tokenizer):
-    class Bounded:
+    class Bounded(System):
         vocabulary = word_tokenizer.vocabulary
 
         def log_prob(self, batch, **options):

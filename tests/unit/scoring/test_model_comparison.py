@@ -13,9 +13,10 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
+from lmlab.core.system import System
 from lmlab.data.corpus import Corpus, Layout, Split
-from lmlab.scoring import split_evaluation
 from lmlab.scoring.comparison_tables import markdown
+from lmlab.scoring.metrics.train_seconds import training_seconds
 from lmlab.scoring.model_comparison import compare_models
 from lmlab.scoring.scorer import Scorer
 
@@ -71,14 +72,14 @@ def test_rows_average_over_seeds(runs, corpus):
     nats = [summary_of(model, corpus).nats_per_token for model in runs[:2]]
     assert row.nats_per_token == pytest.approx(sum(nats) / 2)
     # Two values a and b have the standard deviation |a - b| / √2.
-    assert row.seed_std == pytest.approx(abs(nats[0] - nats[1]) / math.sqrt(2))
-    assert row.perplexity == pytest.approx(math.exp(sum(nats) / 2))
+    assert row["seed_std"] == pytest.approx(abs(nats[0] - nats[1]) / math.sqrt(2))
+    assert row["perplexity"] == pytest.approx(math.exp(sum(nats) / 2))
     assert (row.seeds, len(row.runs)) == ((0, 1), 2)
     single = summary_of(runs[2], corpus)
     alone = comparison.row("gru")
-    assert alone.seed_std is None
+    assert alone["seed_std"] is None
     assert alone.nats_per_token == pytest.approx(single.nats_per_token)
-    assert alone.bits_per_character == pytest.approx(single.bits_per_character)
+    assert alone["bits_per_character"] == pytest.approx(single.bits_per_character)
     assert (alone.tokens, alone.characters) == (single.tokens, single.characters)
     assert (alone.sequences, alone.unknown) == (24, 0)
     ordered = [each.nats_per_token for each in comparison.rows]
@@ -90,13 +91,13 @@ def test_entropy_floor_and_regret(runs, corpus, sentences):
     tokens = 6 * sum(len(text.split()) + 1 for text in sentences)
     floor = 24 * math.log(4) / tokens
     for row in comparison.rows:
-        assert row.floor == pytest.approx(floor)
-        assert row.regret == pytest.approx(row.nats_per_token - floor)
+        assert row["floor"] == pytest.approx(floor)
+        assert row["regret"] == pytest.approx(row.nats_per_token - floor)
     assert comparison.floor.entropy == pytest.approx(math.log(4))
     assert comparison.floor.entropy_per_token == pytest.approx(math.log(4) / 7)
     assert comparison.floor.nats_per_text == pytest.approx(math.log(4))
     cut = compare_models(runs, replace(corpus, layout=Layout(cut=4)))
-    assert all(row.floor is None and row.convention.max_length == 4 for row in cut.rows)
+    assert all(row["floor"] is None and row.convention.max_length == 4 for row in cut.rows)
     assert any("lower bound only where whole texts" in note for note in cut.notes)
 
 
@@ -104,9 +105,9 @@ def test_differences_are_paired_with_better_model_first(runs, corpus):
     comparison = compare_models(runs, corpus, seed=3)
     (difference,) = comparison.differences
     first, second = (comparison.row(name) for name in (difference.first, difference.second))
-    assert difference.nats == pytest.approx(first.nats_per_token - second.nats_per_token)
-    assert difference.nats < 0 and difference.low <= difference.nats <= difference.high
-    assert difference.unit == "token" and difference.nats_per_token == difference.nats
+    assert difference.value == pytest.approx(first.nats_per_token - second.nats_per_token)
+    assert difference.value < 0 and difference.low <= difference.value <= difference.high
+    assert difference.unit == "token" and difference.nats_per_token == difference.value
     assert 0 < difference.p_value <= 1
     assert compare_models(runs, corpus, seed=3).differences == comparison.differences
     # Per-sentence totals are stored, and sum to the row.
@@ -124,20 +125,20 @@ def test_different_tokenizers_compare_per_character(
     assert len(mixed) == 2 and all(each.unit == "character" for each in mixed)
     for each in mixed:
         bits = (
-            comparison.row(each.first).bits_per_character
-            - comparison.row(each.second).bits_per_character
+            comparison.row(each.first)["bits_per_character"]
+            - comparison.row(each.second)["bits_per_character"]
         )
-        assert each.nats == pytest.approx(bits * math.log(2))
+        assert each.value == pytest.approx(bits * math.log(2))
         assert each.nats_per_token is None
     assert any("different tokens" in note for note in comparison.notes)
 
 
-class Unnormalised(torch.nn.Module):
+class Unnormalised(System):
     """Another system's scores, declared unnormalised."""
 
     def __init__(self, inner):
         super().__init__()
-        self.inner, self.vocabulary, self.parameter_count = inner, inner.vocabulary, 0
+        self.inner, self.vocabulary = inner, inner.vocabulary
 
     def log_prob(self, batch, *, state=None, generator=None):
         return LogProbs(per_token=self.inner.log_prob(batch).per_token, kind="unnormalised")
@@ -147,8 +148,8 @@ def test_scores_of_different_kinds_are_not_compared(runs, corpus, word_tokenizer
     energy = fake_model("energy", "energy", Unnormalised(runs[0].system), word_tokenizer)
     comparison = compare_models([*runs, energy], corpus)
     row = comparison.row("energy")
-    assert row.kind == "unnormalised" and row.perplexity is None
-    assert row.bits_per_character is None
+    assert row.kind == "unnormalised" and row["perplexity"] is None
+    assert row["bits_per_character"] is None
     cells = next(line for line in markdown(comparison).splitlines() if line.startswith("| energy"))
     # After the name: kind, parameters, seeds, nats per token; then perplexity and bits.
     assert [cell.strip() for cell in cells.split("|")][6:8] == ["–", "–"]
@@ -187,7 +188,7 @@ def test_differing_conventions_and_unknown_rate_are_noted(
     assert any("different conventions (start, state_carried)" in note for note in comparison.notes)
     # 6 + 6 + 5 + 8 + 2 words and five ends.
     assert any("1 of 32 tokens (3.1%) are unknown" in note for note in comparison.notes)
-    assert comparison.floor is None and comparison.rows[0].regret is None
+    assert comparison.floor is None and comparison.rows[0]["regret"] is None
     assert comparison.row("rnn").convention.state_carried
 
 
@@ -209,7 +210,7 @@ def test_zero_probability_is_noted_and_not_compared(runs, corpus, word_tokenizer
 
     never = fake_model("never", "never", Impossible(runs[0].system), word_tokenizer)
     comparison = compare_models([*runs, never], corpus)
-    assert comparison.row("never").perplexity == math.inf
+    assert comparison.row("never")["perplexity"] == math.inf
     assert any("probability zero" in note for note in comparison.notes)
     assert all("never" not in (each.first, each.second) for each in comparison.differences)
     assert len(comparison.differences) == 1
@@ -232,11 +233,11 @@ def test_progress_reports_every_token(runs, corpus):
 
 
 def test_training_time_is_read_from_metrics_file(tmp_path):
-    assert split_evaluation.training_seconds(tmp_path) is None
+    assert training_seconds(tmp_path) is None
     lines = [{"step": 1, "seconds": 2.5}, {"step": 2, "seconds": 7.25}]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
-    assert split_evaluation.training_seconds(tmp_path) == 7.25
+    assert training_seconds(tmp_path) == 7.25
 
 
 def test_sentence_totals_are_averaged_over_seeds(runs, corpus):

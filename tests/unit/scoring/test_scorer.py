@@ -234,16 +234,15 @@ def test_rolling_window_limits_context(word_tokenizer, tiny_recurrent, monkeypat
 
 
 def test_window_and_stride_default_to_the_system(word_tokenizer, tiny_recurrent):
-    system = tiny_recurrent(word_tokenizer.vocabulary)
-    system.window = 4
+    system = tiny_recurrent(word_tokenizer.vocabulary, window=4)
     scorer = Scorer(system, word_tokenizer, Layout())
     assert (scorer.window, scorer.stride) == (4, 2)
     for bad in ({"window": 5}, {"window": 0}, {"stride": 5}, {"stride": 0}):
         with pytest.raises(UserError):
             Scorer(system, word_tokenizer, Layout(), **bad)
-    system.window = None
+    unlimited = tiny_recurrent(word_tokenizer.vocabulary)
     with pytest.raises(UserError, match="needs a window"):
-        Scorer(system, word_tokenizer, Layout(), stride=3)
+        Scorer(unlimited, word_tokenizer, Layout(), stride=3)
 
 
 def test_summary_is_token_weighted(word_tokenizer, tiny_recurrent, sentences):

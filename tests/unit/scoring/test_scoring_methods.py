@@ -12,6 +12,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
+from lmlab.core.system import System
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring import masked_text_scoring
@@ -308,13 +309,14 @@ def test_requested_score_kind_must_be_available(system, word_tokenizer, tiny_rec
 
 
 def test_energy_method_scores_whole_texts_only(word_tokenizer):
-    class Lengths:
+    class Lengths(System):
         """E = the number of tokens between <s> and </s>."""
 
+        scorer_kind = "energy"
         vocabulary = word_tokenizer.vocabulary
         window = 12
 
-        def energy(self, batch):
+        def energy(self, batch, blanks=None):
             return (batch.lengths - 2).double()
 
         def log_prob(self, batch, **options) -> LogProbs:

@@ -65,7 +65,7 @@ def test_load_pretrained_restores_the_finetuned_encoder(
     )
     assert moved is not frozen
     assert all(parameter.requires_grad for parameter in pretrained.system.parameters())
-    assert "task" not in pretrained.config
+    assert pretrained.config.task is None
 
 
 def test_second_finetuning_gets_its_own_head(base: Path, tmp_path: Path):

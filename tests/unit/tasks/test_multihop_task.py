@@ -20,8 +20,6 @@ from benchmarks.plain_readers import (
 from typer.testing import CliRunner
 
 import lmlab
-from lmlab.cli.ask import ask
-from lmlab.cli.finetune import predict
 from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
@@ -230,11 +228,16 @@ def test_questions_use_the_paragraphs_stored_in_the_run(run: Path):
         model.answer("what is left of z ?")
 
 
+def run_command(*arguments: object) -> None:
+    """A command in this process, which raises its errors."""
+    app(args=[str(argument) for argument in arguments], standalone_mode=False)
+
+
 def test_ask_command_answers_with_evidence(run: Path, capsys: pytest.CaptureFixture[str]):
     """`lmlab ask`: the evidence is the steps of the path."""
     question = "what is left of left of c ?"
     expected = load_task(run).answer(question)
-    ask(str(run), [question], as_json=True)
+    run_command("ask", run, question, "--json")
     [output] = json.loads(capsys.readouterr().out)
     if expected.answer:
         [answer] = output["answers"]
@@ -244,9 +247,9 @@ def test_ask_command_answers_with_evidence(run: Path, capsys: pytest.CaptureFixt
     else:
         assert output["answers"] == []
     with pytest.raises(UserError, match="documents does not apply to the task hops"):
-        ask(str(run), [question], documents="capitals")
+        run_command("ask", run, question, "--documents", "capitals")
     with pytest.raises(UserError, match="gives one answer to a question, got 3"):
-        ask(str(run), [question], n=3)
+        run_command("ask", run, question, "-n", 3)
 
 
 @pytest.mark.parametrize("show_evidence", [False, True])
@@ -262,9 +265,10 @@ def test_missing_answer_is_reported(
     monkeypatch.setattr(
         MultihopModel, "predict_with_details", lambda self, rows: [unanswered] * len(rows)
     )
-    ask(str(run), [question], show_evidence=show_evidence)
+    evidence = ["--show-evidence"] if show_evidence else []
+    run_command("ask", run, question, *evidence)
     assert capsys.readouterr().out == "(no answer)\n"
-    predict(str(run), text=[question])
+    run_command("predict", run, "--text", question)
     assert capsys.readouterr().out.splitlines()[0] == "(no answer)"
 
 

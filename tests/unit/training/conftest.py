@@ -15,7 +15,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State, TensorState
-from lmlab.core.system import System
+from lmlab.core.system import System, TrainableSystem
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import TrainingData
@@ -62,7 +62,7 @@ def read_losses() -> Callable[[Path], list[dict[str, Any]]]:
     return losses
 
 
-class Bigram(System):
+class Bigram(TrainableSystem):
     """p(next | last) = softmax of a row of a table, sharper the more tokens precede it.
 
     Its state is the number of preceding tokens; without a state nothing is sharpened.

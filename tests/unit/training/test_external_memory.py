@@ -42,17 +42,15 @@ def test_given_memory_overrides_the_card_default(tmp_path: Path):
     file.write_text("one\n\ntwo\n", encoding="utf-8")
     retrieving_card = card("documents", documents="capitals")
     resolved = resolve_external_memory(
-        retrieving_card, {"documents": str(file)}, None, tmp_path / "memory"
+        retrieving_card, {"documents": str(file)}, {}, tmp_path / "memory"
     )
     assert resolved.documents is not None and [d.text for d in resolved.documents] == ["one", "two"]
-    default = resolve_external_memory(
-        retrieving_card, {"documents": None}, None, tmp_path / "memory"
-    )
+    default = resolve_external_memory(retrieving_card, {"documents": None}, {}, tmp_path / "memory")
     assert default.documents == load_documents("capitals") and default.knowledge is None
 
 
 def test_system_without_memory_needs_gets_none(tmp_path: Path):
-    assert resolve_external_memory(card(), {}, None, tmp_path).given() == {}
+    assert resolve_external_memory(card(), {}, {}, tmp_path).given() == {}
     assert tiny_external_memory(card("knowledge")).given() == {
         "knowledge": load_knowledge("capitals")
     }
@@ -67,9 +65,9 @@ def test_memory_round_trips_and_changes_are_detected(tmp_path: Path):
     )
     memory = ExternalMemory(documents=documents, knowledge=knowledge)
     save(memory, tmp_path)
-    config = {"memories": memory.describe({"documents": "notes.txt"})}
-    assert config["memories"]["documents"]["spec"] == "notes.txt"
-    loaded = load_external_memory(config, tmp_path)
+    recorded = memory.describe({"documents": "notes.txt"})
+    assert recorded["documents"].spec == "notes.txt"
+    loaded = load_external_memory(recorded, tmp_path)
     assert loaded.documents is not None and list(loaded.documents) == list(documents)
     assert loaded.knowledge == knowledge
 
@@ -77,19 +75,19 @@ def test_memory_round_trips_and_changes_are_detected(tmp_path: Path):
         documents.replacing(Document(name="b", text="third")).to_bytes()
     )
     with pytest.raises(UserError, match=r"documents.jsonl.gz is not what the run was trained with"):
-        load_external_memory(config, tmp_path)
+        load_external_memory(recorded, tmp_path)
     (tmp_path / "knowledge.json.gz").write_bytes(knowledge.to_bytes()[:30])
     with pytest.raises(UserError, match=r"knowledge.json.gz is damaged"):
-        load_external_memory({"memories": {"knowledge": config["memories"]["knowledge"]}}, tmp_path)
+        load_external_memory({"knowledge": recorded["knowledge"]}, tmp_path)
     (tmp_path / "documents.jsonl.gz").unlink()
     with pytest.raises(UserError, match=r"has no documents.jsonl.gz any more"):
-        load_external_memory(config, tmp_path)
+        load_external_memory(recorded, tmp_path)
 
 
 def test_resumed_run_keeps_its_memory_and_rejects_others(tmp_path: Path):
     memory = ExternalMemory(documents=load_documents("capitals"))
     save(memory, tmp_path)
-    before = {"memories": memory.describe({"documents": "capitals"})}
+    before = memory.describe({"documents": "capitals"})
     file = tmp_path / "notes.txt"
     file.write_text("one\n", encoding="utf-8")
     retrieving_card = card("documents")

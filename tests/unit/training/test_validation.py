@@ -7,7 +7,7 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
-from lmlab.core.system import System
+from lmlab.core.system import TrainableSystem
 from lmlab.training.distributed import make_accelerator
 from lmlab.training.validation import held_out_loss
 
@@ -57,7 +57,7 @@ def test_state_is_carried_across_continuing_batches(bigram: Any) -> None:
 
 
 def test_system_without_log_prob_is_evaluated_by_its_loss(batches: list[Batch]) -> None:
-    class Constant(System):
+    class Constant(TrainableSystem):
         def loss(self, batch: Batch, **kwargs: Any) -> Any:
             return Loss(torch.tensor(3.0 * batch.count), torch.tensor(float(batch.count))), None
 
@@ -69,7 +69,7 @@ def test_system_without_log_prob_is_evaluated_by_its_loss(batches: list[Batch]) 
 def test_validation_metric_selects_a_loss_component(batches: list[Batch]) -> None:
     """Three nats for each of two targets per batch, not the five nats of the whole loss."""
 
-    class TwoFold(System):
+    class TwoFold(TrainableSystem):
         validation_metric = "first"
 
         def loss(self, batch: Batch, **kwargs: Any) -> Any:

@@ -49,10 +49,10 @@ def test_default_lstm_has_its_standard_parameter_names():
     assert type(system.emission).__name__ == "Softmax" and not hasattr(system, "starts")
     assert set(system.state_dict()) == {
         "backbone.embedding.weight",
-        "backbone.cells.0.fused.weight_ih_l0",
-        "backbone.cells.0.fused.weight_hh_l0",
-        "backbone.cells.0.fused.bias_ih_l0",
-        "backbone.cells.0.fused.bias_hh_l0",
+        "backbone.stack.blocks.0.mixer.fused.weight_ih_l0",
+        "backbone.stack.blocks.0.mixer.fused.weight_hh_l0",
+        "backbone.stack.blocks.0.mixer.fused.bias_ih_l0",
+        "backbone.stack.blocks.0.mixer.fused.bias_hh_l0",
         "emission.weight",
         "emission.bias",
     }

@@ -66,7 +66,8 @@ class MarkovTruth:
 
 def _entropy(rows: np.ndarray) -> np.ndarray:
     """-Σ p log p over the last axis, with 0 log 0 = 0."""
-    return -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(-1)
+    entropies: np.ndarray = -(rows * np.log(np.where(rows > 0, rows, 1.0))).sum(-1)
+    return entropies
 
 
 def _cumulative(row: np.ndarray) -> list[float]:

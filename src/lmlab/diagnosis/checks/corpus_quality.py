@@ -88,7 +88,7 @@ def many_unknown_tokens(evidence: RunEvidence) -> Finding | None:
         name="many unknown tokens",
         severity="serious" if share > 3 * MAX_UNKNOWN else "mild",
         observed=f"{share:.1%} of the {split} tokens are unknown to the vocabulary of "
-        f"{evidence.config['vocabulary']['size']:,}",
+        f"{evidence.config.vocabulary.size:,}",
         why="predicting that a word is unknown is easy, so the loss looks better than the "
         "model is, and scores do not compare with those of another vocabulary",
         suggestions=(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lmlab.core.protocols import LogProb
-from lmlab.diagnosis.baselines import UNIGRAM
 from lmlab.diagnosis.findings import Finding
 from lmlab.diagnosis.measurements import (
+    UNIGRAM,
     epochs_seen,
     norm_frequency_correlation,
     sample_loss,

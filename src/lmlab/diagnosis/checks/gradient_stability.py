@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
+from lmlab.core.assembly import ComposedSystem
 from lmlab.diagnosis.findings import Finding
 from lmlab.diagnosis.measurements import trigram_gain
 from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
@@ -150,8 +151,8 @@ def gradient_explodes_with_distance(evidence: RunEvidence) -> Finding | None:
 
 
 def _gradient_trend(evidence: RunEvidence) -> tuple[GradientByDistance, float | None]:
-    backbone = getattr(evidence.system, "backbone", None)
-    if getattr(backbone, "output_kind", None) in DIRECT_CONNECTIONS:
+    system = evidence.system
+    if isinstance(system, ComposedSystem) and system.backbone.output_kind in DIRECT_CONNECTIONS:
         raise NotApplicable("it attends to each word directly, not through a recurrent state")
     gradients = evidence.distance_gradients
     nonzero = [norm for norm in gradients.norms if norm > 0 and math.isfinite(norm)]

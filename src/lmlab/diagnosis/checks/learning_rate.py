@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from lmlab.diagnosis.findings import Finding
+from lmlab.diagnosis.findings import Finding, TrainingWindow
 from lmlab.diagnosis.measurements import epochs_seen
 from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
-from lmlab.diagnosis.training_history import TrainingWindow
 
 MAX_SEGMENTS = 10
 """Segments of training whose mean losses are compared."""
@@ -65,7 +64,7 @@ def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
         symptoms.append(f"the median step changes the weights by {typical:.1%} of their norm")
     if not symptoms:
         return None
-    rate = float(evidence.settings.get("learning_rate", 0.0))
+    rate = evidence.settings.learning_rate
     return Finding(
         name="learning rate too high",
         severity="serious" if jumps else "mild",
@@ -103,7 +102,7 @@ def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
     frozen = ratio < TINY_UPDATE_RATIO and movement < MIN_MOVEMENT
     if not frozen and not (linear and epochs_seen(evidence) >= 1):
         return None
-    rate = float(evidence.settings.get("learning_rate", 0.0))
+    rate = evidence.settings.learning_rate
     trend = (
         f"; the training loss fell by {second:.3f} nats in the second half of the training and by "
         f"{first:.3f} in the first, in a straight line"
@@ -133,7 +132,7 @@ def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
 
 def gradient_always_clipped(evidence: RunEvidence) -> Finding | None:
     """Nearly every gradient exceeds the clipping norm."""
-    clip = float(evidence.settings.get("grad_clip") or 0.0)
+    clip = evidence.settings.grad_clip
     norms = [w.gradient_norm for w in _windows(evidence) if w.gradient_norm is not None]
     if not clip or len(norms) < MIN_WINDOWS:
         return None

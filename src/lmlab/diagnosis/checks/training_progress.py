@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lmlab.diagnosis.baselines import ENTROPY, UNIFORM, UNIGRAM
 from lmlab.diagnosis.findings import Finding
-from lmlab.diagnosis.measurements import epochs_seen
+from lmlab.diagnosis.measurements import ENTROPY, UNIFORM, UNIGRAM, epochs_seen
 from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
 
 MIN_EPOCHS = 2.0
@@ -41,11 +40,10 @@ def loss_not_finite(evidence: RunEvidence) -> Finding | None:
 
 
 def _stabilising_suggestions(evidence: RunEvidence) -> tuple[str, ...]:
-    rate = float(evidence.settings.get("learning_rate", 0.0))
-    clip = float(evidence.settings.get("grad_clip", 0.0))
+    rate, clip = evidence.settings.learning_rate, evidence.settings.grad_clip
     suggestions = [f"--set learning_rate={rate / 10:g}"]
     suggestions += ["--set grad_clip=1"] if not 0 < clip <= 1 else []
-    suggestions += ["--set warmup_steps=100"] if not evidence.settings.get("warmup_steps") else []
+    suggestions += ["--set warmup_steps=100"] if not evidence.settings.warmup_steps else []
     return tuple(suggestions)
 
 
@@ -70,16 +68,16 @@ def stopped_early(evidence: RunEvidence) -> Finding | None:
 def _budget_share(evidence: RunEvidence) -> float | None:
     """Share of the budget used according to the metrics; None for a time budget."""
     settings, history = evidence.settings, evidence.history
-    if settings.get("minutes"):
+    if settings.minutes:
         return None
-    shares = [history.steps / float(settings["steps"])] if settings.get("steps") else []
-    if settings.get("epochs") and history.train:
-        shares.append(history.train[-1].epoch / float(settings["epochs"]))
+    shares = [history.steps / settings.steps] if settings.steps else []
+    if settings.epochs and history.train:
+        shares.append(history.train[-1].epoch / settings.epochs)
     return max(shares, default=None)
 
 
 def _out_of_patience(evidence: RunEvidence) -> bool:
-    patience, history = int(evidence.settings.get("patience") or 0), evidence.history
+    patience, history = evidence.settings.patience, evidence.history
     best = history.best
     if not patience or best is None:
         return False
@@ -157,7 +155,7 @@ def below_true_entropy(evidence: RunEvidence) -> Finding | None:
         why="no model is better than the true distribution unless it sees its targets or its "
         "probabilities sum to more than one",
         suggestions=(
-            "the conformance suite on this system: it tests both",
+            "run lmlab conformance on this system: it tests both",
             "look for held-out text in the training text",
         ),
         numbers={"loss": best.loss, "entropy": floor},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -74,9 +75,9 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
                     key, f"{hf_key}.{layer}", cross_attention=side == "decoder"
                 )
 
+    @abstractmethod
     def side_pairs(self, shape: CheckpointSpec, key: str, hf_key: str) -> Iterator[WeightPair]:
         """Weights before and after the layers of the encoder or decoder."""
-        raise TypeError(f"{type(self).__name__} does not define side_pairs")
 
     def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         tokens = "backbone.encoder.embedding.tokens.weight"
@@ -140,16 +141,16 @@ def decoder_layers(settings: Mapping[str, Any]) -> int:
 
 def seq2seq_layer_pairs(key: str, hf_key: str, *, cross_attention: bool) -> Iterator[WeightPair]:
     """Weight pairs of one layer; a decoder layer also has cross-attention."""
-    yield from attention_pairs(f"{key}.attention", f"{hf_key}.self_attn")
-    yield from linear_pairs(f"{key}.self_attention_residual.norm", f"{hf_key}.self_attn_layer_norm")
+    yield from attention_pairs(f"{key}.mixer", f"{hf_key}.self_attn")
+    yield from linear_pairs(f"{key}.mixer_connection.norm", f"{hf_key}.self_attn_layer_norm")
     if cross_attention:
         yield from attention_pairs(f"{key}.cross_attention", f"{hf_key}.encoder_attn")
         yield from linear_pairs(
-            f"{key}.cross_attention_residual.norm", f"{hf_key}.encoder_attn_layer_norm"
+            f"{key}.cross_attention_connection.norm", f"{hf_key}.encoder_attn_layer_norm"
         )
     yield from linear_pairs(f"{key}.feed_forward.up_projection", f"{hf_key}.fc1")
     yield from linear_pairs(f"{key}.feed_forward.down_projection", f"{hf_key}.fc2")
-    yield from linear_pairs(f"{key}.feed_forward_residual.norm", f"{hf_key}.final_layer_norm")
+    yield from linear_pairs(f"{key}.feed_forward_connection.norm", f"{hf_key}.final_layer_norm")
 
 
 def attention_pairs(key: str, hf_key: str) -> Iterator[WeightPair]:

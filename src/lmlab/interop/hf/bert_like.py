@@ -55,11 +55,11 @@ ENCODER_REQUIRED = {
 
 
 LAYER_PARTS = (
-    "attention.output",
-    "self_attention_residual.norm",
+    "mixer.output",
+    "mixer_connection.norm",
     "feed_forward.up_projection",
     "feed_forward.down_projection",
-    "feed_forward_residual.norm",
+    "feed_forward_connection.norm",
 )
 """Our names of an encoder layer's linear maps and norms, after the attention's projections."""
 
@@ -178,14 +178,14 @@ def pooler_pairs(pooler: str, classifier: str) -> Iterator[WeightPair]:
 
 
 def has_pair_head(settings: Mapping[str, Any]) -> bool:
-    return settings["pairs"] != "none"
+    return bool(settings["pairs"] != "none")
 
 
 def encoder_layer_pairs(shape: CheckpointSpec, key: str, hf_key: str) -> Iterator[WeightPair]:
     """Every encoder layer: attention, feed-forward, and the norm after each."""
     for layer, hf_layer in layer_names(shape, key, hf_key):
         parts = [f"{hf_layer}.attention.self.{name}" for name in ("query", "key", "value")]
-        yield from concatenated_pairs(f"{layer}.attention.qkv_projection", parts)
+        yield from concatenated_pairs(f"{layer}.mixer.qkv_projection", parts)
         output = ("attention.output.dense", "attention.output.LayerNorm")
         feed_forward = ("intermediate.dense", "output.dense", "output.LayerNorm")
         yield from layer_part_pairs(layer, hf_layer, *output, *feed_forward)

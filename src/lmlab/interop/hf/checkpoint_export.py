@@ -22,6 +22,7 @@ from lmlab.interop.hf.family import (
 from lmlab.interop.hf.tokenizer_files import has_pad, with_swapped_ids, write_tokenizer
 from lmlab.interop.hf.weight_mapping import resolve_settings
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
+from lmlab.training.run_records import ImportRecord
 
 NEVER_PREDICTED_BIAS = -1e4
 """Output bias of padding, start and mask tokens: its exp is 0 in float32, and unlike -inf it stays
@@ -63,13 +64,14 @@ def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
     )
     assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
     weights = {**table.to_theirs(state), **family.filler_weights(shape)}
-    if "imported" not in model.config:  # an imported checkpoint is exported unchanged
+    if model.config.imported is None:  # an imported checkpoint is exported unchanged
         weights |= _never_predicted(family, shape, weights)
     if rest := family.unexpressed_settings(shape.settings, config, frozenset(weights), tokenizer):
         config[LMLAB_CONFIG_KEY] = rest
-    imported: Mapping[str, Any] = model.config.get("imported", {})
+    imported = model.config.imported
+    their_config: Mapping[str, Any] = {} if imported is None else imported.config
     # Entries of an imported config.json that do not describe its shape are kept.
-    before = {k: v for k, v in imported.get("config", {}).items() if k not in DROPPED_CONFIG_FIELDS}
+    before = {k: v for k, v in their_config.items() if k not in DROPPED_CONFIG_FIELDS}
     with new_folder(Path(folder)) as partial:
         for name, (part_config, part_weights) in family.parts(
             {**before, **config}, weights
@@ -82,8 +84,8 @@ def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
                 part,
                 tokenizer,
                 extra=family.extra(shape.settings, shape.vocabulary),
-                template="" if imported else family.input_template(shape.settings),
-                settings=_tokenizer_config(family, shape, imported.get("tokenizer_config")),
+                template="" if imported is not None else family.input_template(shape.settings),
+                settings=_tokenizer_config(family, shape, imported),
             )
     return family
 
@@ -123,13 +125,13 @@ def exported_tokenizer(
     If their code hard-codes the padding id, our padding and the token of that id are swapped.
     """
     settings, tokenizer, exchange = (
-        resolve_settings(model.config["system_config"]),
+        resolve_settings(model.config.system_config),
         model.tokenizer,
         None,
     )
     pad = tokenizer.vocabulary.pad
     if family.pad is not None and pad != family.pad:
-        if "imported" in model.config or not has_pad(tokenizer):
+        if model.config.imported is not None or not has_pad(tokenizer):
             raise UserError(
                 f"padding must have the id {family.pad} in a {family.model_type} checkpoint, got "
                 f"{pad} from this run's external tokenizer; it can't be exported."
@@ -154,15 +156,13 @@ def exported_tokenizer(
 
 
 def _tokenizer_config(
-    family: CheckpointFamily, shape: CheckpointSpec, before: Mapping[str, Any] | None
+    family: CheckpointFamily, shape: CheckpointSpec, imported: ImportRecord | None
 ) -> dict[str, Any]:
     max_length = shape.settings.get("length")
+    before: Mapping[str, Any] = {} if imported is None else imported.tokenizer_config
     defaults = {
         "model_input_names": list(family.inputs),
         "clean_up_tokenization_spaces": False,
         **({"model_max_length": max_length} if max_length else {}),
     }
-    return {
-        **defaults,
-        **{k: v for k, v in (before or {}).items() if k not in DROPPED_TOKENIZER_FIELDS},
-    }
+    return {**defaults, **{k: v for k, v in before.items() if k not in DROPPED_TOKENIZER_FIELDS}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmlab.core.atomic_files import new_folder
 from lmlab.core.errors import UserError
-from lmlab.core.registry import full_card, system_module
+from lmlab.core.registry import find_system, registered_system
 from lmlab.core.system import System
 from lmlab.core.tensor_files import check_finite
 from lmlab.data.corpus import Layout
@@ -27,8 +27,10 @@ from lmlab.interop.hf.tokenizer_files import (
 )
 from lmlab.interop.hf.weight_mapping import NameTable, resolve_settings
 from lmlab.training.config import TrainingConfig
-from lmlab.training.run_config import stored_model_guard
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel
+from lmlab.training.run_records import ImportRecord, unknown_corpus
+from lmlab.training.stored_model_guard import stored_model_guard
 from lmlab.training.system_building import build_system
 
 MAX_SHARED_LAYERS = 1_000
@@ -41,7 +43,7 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
     """Import a Hugging Face checkpoint as a run: a folder, or a Hub name, which is downloaded.
 
     `family` optionally asserts its model type. Only safetensors are read, as float32;
-    `transformers` is not needed. `config["imported"]["notes"]` of the model lists what was left
+    `transformers` is not needed. `config.imported.notes` of the model lists what was left
     out.
     """
     if Path(out).exists():
@@ -64,21 +66,21 @@ def read_checkpoint(source: str | Path, *, family: str | None = None) -> Trained
     described, weights = known.read_checkpoint_parts(folder, config)
     with stored_model_guard(folder, sum(tensor.nbytes for tensor in weights.values())):
         built = build_imported_system(known, described, tokenizer, weights)
-    imported = {
-        "from": folder.resolve().name if Path(source).is_dir() else str(source),
-        "notes": built.notes,
-        "config": dict(described),
-        "tokenizer_config": {
+    imported = ImportRecord(
+        source=folder.resolve().name if Path(source).is_dir() else str(source),
+        notes=tuple(built.notes),
+        config=dict(described),
+        tokenizer_config={
             **read_tokenizer_config(folder),
             **{f"{role}_token": token for role, token in read_special_tokens(folder).items()},
         },
-    }
+    )
     return TrainedModel(
         system=built.system.eval(),
         tokenizer=tokenizer,
         layout=Layout(),
         config=_run_config(built, tokenizer, imported),
-        card=full_card(system_module(built.name)),
+        card=find_system(built.name),
         path=folder,
         stored=False,
     )
@@ -207,22 +209,18 @@ def _check_shapes(
             )
 
 
-def _run_config(
-    built: ImportedSystem, tokenizer: Tokenizer, imported: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The config.json of an imported run."""
-    return {
-        "system": built.name,
-        "size": "base",
-        "recipe": None,
-        "seed": 0,
-        "system_config": built.settings,
-        "vocabulary": asdict(tokenizer.vocabulary),
-        "tokenizer": tokenizer.kind,
-        "tokenizer_fingerprint": tokenizer.fingerprint(),
-        "layout": asdict(Layout()),
-        # No fingerprint: the training data is unknown.
-        "corpus": {"name": imported["from"], "spec": "", "fingerprint": "", "seed": 0},
-        "training": asdict(TrainingConfig()),
-        "imported": dict(imported),
-    }
+def _run_config(built: ImportedSystem, tokenizer: Tokenizer, imported: ImportRecord) -> RunConfig:
+    """The config of an imported run."""
+    return RunConfig(
+        plugin=registered_system(built.name).origin,
+        system=built.name,
+        size="base",
+        system_config=built.settings,
+        vocabulary=tokenizer.vocabulary,
+        tokenizer=tokenizer.kind,
+        tokenizer_fingerprint=tokenizer.fingerprint(),
+        layout=Layout(),
+        corpus=unknown_corpus(imported.source),
+        training=TrainingConfig(),
+        imported=imported,
+    )

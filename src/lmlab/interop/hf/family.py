@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.plugins import HF_FAMILIES, Plugin, load_plugins, plugins
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
@@ -29,9 +31,29 @@ from lmlab.interop.hf.weight_mapping import (
 from lmlab.training.config import apply_settings
 
 
-@cache
 def families() -> dict[str, CheckpointFamily]:
-    """All families, by model type."""
+    """All families by model type: lmlab's own and those of plug-ins."""
+    return {**_own_families(), **_plugin_families(plugins(HF_FAMILIES))}
+
+
+@cache
+def _plugin_families(entries: tuple[Plugin, ...]) -> dict[str, CheckpointFamily]:
+    """The families of plug-ins, whose entry points are named by the model type."""
+
+    def checked(plugin: Plugin, module: Any) -> CheckpointFamily:
+        family = getattr(module, "FAMILY", module)
+        if not isinstance(family, CheckpointFamily) or family.model_type != plugin.name:
+            raise plugin.error(
+                f"{plugin.target} must declare FAMILY, a CheckpointFamily with the model_type "
+                f"{plugin.name!r}"
+            )
+        return family
+
+    return load_plugins("family of checkpoints", entries, _own_families(), checked)
+
+
+@cache
+def _own_families() -> dict[str, CheckpointFamily]:
     folder = Path(__file__).parent / "families"
     names = sorted(module.name for module in iter_modules([str(folder)]) if module.name[0] != "_")
     by_name = {name: import_module(f"lmlab.interop.hf.families.{name}").FAMILY for name in names}
@@ -96,7 +118,7 @@ class CheckpointSpec:
         return ResizeRows(ours=size, theirs=self.rows, swapped_ids=self.swapped_ids)
 
 
-class CheckpointFamily:
+class CheckpointFamily(ABC):
     """One model type of the Hub; each file of `families/` defines one and is named after it."""
 
     model_type: ClassVar[str]
@@ -144,9 +166,9 @@ class CheckpointFamily:
 
     # Defined by each family.
 
+    @abstractmethod
     def pairs(self, shape: CheckpointSpec) -> Iterable[WeightPair]:
         """Pairs of our weights and theirs."""
-        raise TypeError(f"{type(self).__name__} does not define pairs")
 
     def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         """Our further names of tied weights."""
@@ -166,10 +188,11 @@ class CheckpointFamily:
 
     def check_ignored(self, shape: CheckpointSpec, weights: Mapping[str, Tensor]) -> None:
         """Raise a UserError if ignored weights are not what they are assumed to be."""
+        return
 
+    @abstractmethod
     def architecture(self, settings: Mapping[str, Any]) -> str:
         """The transformers class that has all these weights."""
-        raise TypeError(f"{type(self).__name__} does not define architecture")
 
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         """Further entries of their config.json."""

@@ -19,7 +19,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.untrusted_input import read_json_file
 from lmlab.interop.hf.checkpoint_files import read_config, read_json, weight_files
 from lmlab.interop.hf.tokenizer_files import check_tokenizer_file
-from lmlab.training.run_config import stored_model_guard
+from lmlab.training.stored_model_guard import stored_model_guard
 
 PoolingFunction = Callable[[Tensor, Tensor], Tensor]
 """Pools hidden states (B, T, W) under a padding mask (B, T) into vectors (B, W)."""

@@ -16,8 +16,8 @@ from lmlab.interop.hf.tokenizer_files import (
     read_tokenizer,
 )
 from lmlab.interop.module_wrapper import wrap_module
-from lmlab.training.run_config import stored_model_guard
 from lmlab.training.run_folder import TrainedModel
+from lmlab.training.stored_model_guard import stored_model_guard
 
 CLASS_SUFFIXES = {
     "causal": ("ForCausalLM", "LMHeadModel"),

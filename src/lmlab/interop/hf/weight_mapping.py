@@ -6,6 +6,7 @@ concatenated query, key and value projections, rows that only one side has.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -99,15 +100,15 @@ def to_set_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
-class TensorMapping:
+class TensorMapping(ABC):
     """Mapping from their tensors to one of ours, and back."""
 
-    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor:
-        raise TypeError(f"{type(self).__name__} does not define to_ours")
+    @abstractmethod
+    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor: ...
 
+    @abstractmethod
     def to_theirs(self, tensor: Tensor, count: int) -> list[Tensor]:
         """Split one of our tensors into `count` of theirs."""
-        raise TypeError(f"{type(self).__name__} does not define to_theirs")
 
 
 class Identity(TensorMapping):

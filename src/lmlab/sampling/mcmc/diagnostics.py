@@ -76,7 +76,7 @@ def effective_sample_size(readings: ChainValues) -> float:
     correlations[0] = 1.0
     total = _initial_monotone_sum(correlations)
     max_size = chains * length * math.log10(chains * length)
-    return min(chains * length / max(total, 1e-12), max_size)
+    return float(min(chains * length / max(total, 1e-12), max_size))
 
 
 def autocorrelation(readings: ChainValues, lags: int) -> list[float]:

@@ -7,10 +7,9 @@ energy or exact log-probability.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import Energy, Fill, Logits, LogProb, LogProbs, require
+from lmlab.core.system_protocols import SystemInfo
 from lmlab.data.batches import group_by_length
 from lmlab.scoring.pseudo_log_likelihood import masked_token_scores
 
@@ -54,12 +54,9 @@ class PseudoLikelihoodEnergy:
     Goyal et al. 2022, E_norm; Salazar et al. 2020. Cost: one pass per token.
     """
 
-    system: Any = field(repr=False)
+    system: SystemInfo = field(repr=False)
     name: str = "norm"
     formula: str = "-Σ_t log p(x_t | x without x_t)"
-
-    def __post_init__(self) -> None:
-        require(self.system, Fill, "the normalised energy")
 
     def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
         scores = masked_token_scores(self.system, batch, method=self.name)
@@ -76,27 +73,21 @@ class LogitEnergy(PseudoLikelihoodEnergy):
     name: str = "raw"
     formula: str = "-Σ_t logit(x_t | x without x_t)"
 
-    def __post_init__(self) -> None:
-        require(self.system, Logits, "the raw energy")
-
 
 @dataclass(frozen=True)
 class SystemEnergy:
-    """The system's own energy E(x), or E(x, blanks) if it distinguishes template and blanks.
+    """The system's own energy E(x), or E(x, blanks) under a template.
 
     All texts of a chain share the template's tokens, but a pooling that excludes them or masks
     their attention to the blanks changes the distribution. Cost: one pass.
     """
 
-    system: Any = field(repr=False)
+    system: Energy = field(repr=False)
     name: str = "own"
     formula: str = "the system's own energy"
 
-    def __post_init__(self) -> None:
-        require(self.system, Energy, "its own energy")
-
     def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
-        if blanks is None or "blanks" not in inspect.signature(self.system.energy).parameters:
+        if blanks is None:
             return _in_groups(batch, lambda rows: self.system.energy(batch.select(rows)))
         return _in_groups(
             batch, lambda rows: self.system.energy(batch.select(rows), blanks=blanks[rows])
@@ -110,18 +101,15 @@ class LogProbEnergy:
     The target is the system's own distribution, restricted to texts of a given length.
     """
 
-    system: Any = field(repr=False)
+    system: LogProb = field(repr=False)
     name: str = "own"
     formula: str = "-log p(x)"
-
-    def __post_init__(self) -> None:
-        require(self.system, LogProb, "minus the log-probability as an energy")
 
     def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
         return _in_groups(batch, lambda rows: -self._exact_log_probs(batch.select(rows)).totals)
 
     def _exact_log_probs(self, batch: Batch) -> LogProbs:
-        log_probs = cast(LogProbs, self.system.log_prob(batch))
+        log_probs = self.system.log_prob(batch)
         if log_probs.kind != "exact":
             raise UserError(
                 f"the log-probability of this system is of the kind {log_probs.kind}, which is no "
@@ -156,25 +144,26 @@ class LengthPenalisedEnergy:
         return energies + self.cost * (batch.lengths - self.special_token_count).to(energies)
 
 
-def make_energy(system: Any, name: str | None = None) -> EnergyFunction:
+def make_energy(system: SystemInfo, name: str | None = None) -> EnergyFunction:
     """The energy of that name, or the system's default.
 
-    The default is own for systems with `Energy` or an exact log-probability, else raw, else norm.
+    The default is own for energy models and for those that score left to right, whose
+    log-probability must be exact; else raw, else norm.
     """
-    kind = getattr(getattr(system, "objective", None), "kind", None)
-    exact = isinstance(system, LogProb) and kind == "exact"
     if name is None:
-        has_own_energy = isinstance(system, Energy) or exact
+        has_own_energy = system.scorer_kind in ("energy", "left-to-right")
         name = "own" if has_own_energy else "raw" if isinstance(system, Logits) else "norm"
     if name not in ("raw", "norm", "own"):
         raise unknown_name("energy", name, ("raw", "norm", "own"))
     if name == "raw":
+        require(system, Logits, "the raw energy")
         return LogitEnergy(system)
     if name == "norm":
+        require(system, Fill, "the normalised energy")
         return PseudoLikelihoodEnergy(system)
-    if exact and not isinstance(system, Energy):
-        return LogProbEnergy(system)
-    return SystemEnergy(system)
+    if system.scorer_kind == "left-to-right":
+        return LogProbEnergy(require(system, LogProb, "minus the log-probability as an energy"))
+    return SystemEnergy(require(system, Energy, "its own energy"))
 
 
 def _in_groups(batch: Batch, energies_of: Callable[[list[int]], Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import Fill
+from lmlab.core.system_protocols import FillSystem, SystemInfo
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import pad_rows
 from lmlab.sampling.mcmc.moves import ChainState, sample_sequentially
@@ -108,15 +108,8 @@ class RandomInitialisation:
 class MaskedInitialisation:
     """Masked initialisation: mask all blanks, then sample them one by one in random order."""
 
-    system: Any = field(repr=False)
+    system: FillSystem = field(repr=False)
     name: str = "masked"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.system, Fill):
-            raise UserError(
-                "a masked start needs a system with Fill, which this one does not have; "
-                "start from random tokens or a text."
-            )
 
     def fill(
         self, state: ChainState, blank: Tensor, *, generator: torch.Generator | None = None
@@ -124,18 +117,15 @@ class MaskedInitialisation:
         return sample_sequentially(MaskedLMProposal(self.system), state, blank, generator=generator)
 
 
-INITIALISATIONS = ("random", "masked", "text", "lm")
-
-
 def initial_state(
     templates: Sequence[ChainTemplate],
     start: Initialisation,
     layout: Any,
-    system: Any,
+    system: SystemInfo,
     generator: torch.Generator,
 ) -> ChainState:
     """The initial state of all chains, one template each."""
-    vocabulary: Vocabulary = system.vocabulary
+    vocabulary = system.vocabulary
     contiguous = layout.kind == "contiguous"
     first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
     assert first is not None, "a vocabulary needs a start or an end token"

@@ -4,75 +4,129 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args
 
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.limits import check_limit
-from lmlab.sampling.mcmc.initialisation import INITIALISATIONS
-from lmlab.sampling.mcmc.proposals import PROPOSALS
-from lmlab.sampling.mcmc.schedule import SCAN_ORDERS
+from lmlab.core.options import Option
+from lmlab.core.shared_options import Seed, parse_length_range, parse_positions
 
-MCMC_METHODS = ("gibbs", "metropolis")
+McmcMethod = Literal["gibbs", "metropolis"]
+StartName = Literal["random", "masked", "text", "lm"]
+ProposalName = Literal["fill", "uniform", "unigram"]
+ScanOrderName = Literal["sequential", "random"]
 MAX_CHAINS = 4096
+PANEL = "Markov chain Monte Carlo (--method gibbs or metropolis)"
+"""Heading of these options in the help of `lmlab sample`."""
+
+
+def option(help: str, **settings: Any) -> Option:
+    """An option of MCMC, under its own heading."""
+    return Option(help, panel=PANEL, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class McmcConfig:
     """Settings of MCMC sampling; None chooses a default from the other settings."""
 
-    n: int = 1
-    """Number of samples."""
-    method: str = "gibbs"
-    """gibbs accepts every proposal; metropolis corrects it to target exp(-E / temperature)."""
-    start: str | None = None
-    """Initialisation: random tokens, masked (sampled one by one), text, or lm (its samples)."""
-    text: str | None = None
-    """Initial text; all of its tokens are resampled, or those at `positions`."""
-    positions: Sequence[int] = ()
-    """Positions of the initial text that are resampled, 1-based."""
-    template: str | None = None
-    """A text with <mask> or [MASK]; only these positions are resampled."""
-    prefix: str = ""
-    """Fixed prefix of every text."""
-    length: int | None = None
-    """Tokens after the prefix [default: 10]; the maximum if the initialisation is lm."""
-    lengths: tuple[int, int] | None = None
-    """Minimum and maximum tokens, for chains that change the length; metropolis only."""
-    token_cost: float = 0.0
-    """Energy added per token if the length changes."""
-    steps: int | None = None
-    """Steps per chain, burn-in included [default: 50 sweeps over the free positions]."""
-    burn_in: int | None = None
-    """Steps before the first sample [default: half of the steps]."""
-    thin: int | None = None
-    """Steps between two samples of a chain [default: as many as possible]."""
-    chains: int | None = None
-    """Number of parallel chains [default: one per sample, from 4 to 64]."""
-    masks: int = 1
-    """Positions masked per step, each sampled independently given the rest."""
-    order: str = "random"
-    """Scan order: sequential or random."""
-    temperature: float = 1.0
-    """Temperature τ of the target distribution; below 1 sharper, above 1 flatter."""
-    proposal_temperature: float = 1.0
-    """Temperature of the proposal, times `temperature`; metropolis only, which corrects for it."""
-    anneal: float | None = None
-    """Temperature at the start of the burn-in; it falls to `temperature` by its end."""
-    energy: str | None = None
-    """raw, norm or own: the target of metropolis; for gibbs only reported."""
-    proposal: str | None = None
-    """Proposal distribution: fill, uniform or unigram; gibbs takes only fill."""
-    seed: int = 0
+    n: Annotated[int, Option("Number of texts.", flag="-n")] = field(default=1, kw_only=False)
+    method: Annotated[
+        McmcMethod,
+        Option(
+            "Algorithm: gibbs accepts every proposal, metropolis corrects to exp(-E / temperature)."
+        ),
+    ] = "gibbs"
+    start: Annotated[
+        StartName | None,
+        option(
+            "Initialisation: random tokens, masked, text, or lm (samples of a model).",
+            show_default="text if given; masked if the model can, else random",
+        ),
+    ] = None
+    text: Annotated[
+        str | None,
+        option("Initial text; all of its tokens are resampled, or --positions.", metavar="T"),
+    ] = None
+    positions: Annotated[
+        Sequence[int],
+        option(
+            "Tokens of --text to resample, counted from 1.",
+            metavar="1,3-5",
+            parse=parse_positions,
+            show_default="all of them",
+        ),
+    ] = ()
+    template: Annotated[
+        str | None,
+        option("A text with <mask> or [MASK]; only these positions are resampled.", metavar="T"),
+    ] = None
+    prefix: Annotated[str, Option("Prefix of every text.", metavar="T")] = ""
+    length: Annotated[
+        int | None,
+        option(
+            "Length in tokens after the prefix; the maximum if the initialisation is lm.",
+            show_default="10",
+        ),
+    ] = None
+    lengths: Annotated[
+        tuple[int, int] | None,
+        option(
+            "Range of lengths to sample over; for metropolis.",
+            metavar="5-12",
+            parse=parse_length_range,
+        ),
+    ] = None
+    token_cost: Annotated[float, option("Energy per token, with --lengths.")] = 0.0
+    steps: Annotated[
+        int | None,
+        option("MCMC steps per chain, burn-in included.", show_default="50 per free position"),
+    ] = None
+    burn_in: Annotated[int | None, option("Burn-in steps.", show_default="half of --steps")] = None
+    thin: Annotated[
+        int | None,
+        option(
+            "Thinning: steps between two samples of a chain.", show_default="as many as possible"
+        ),
+    ] = None
+    chains: Annotated[
+        int | None, option("Parallel chains.", show_default="one per text, from 4 to 64")
+    ] = None
+    masks: Annotated[int, option("Positions masked and resampled per step.")] = 1
+    order: Annotated[ScanOrderName, option("Order of positions (scan order).")] = "random"
+    temperature: Annotated[
+        float, Option("Temperature of the target: below 1 sharper, above 1 flatter.")
+    ] = 1.0
+    proposal_temperature: Annotated[
+        float, option("Factor on --temperature for proposals; metropolis corrects for it.")
+    ] = 1.0
+    anneal: Annotated[
+        float | None,
+        option("Initial temperature, annealed to --temperature by the end of burn-in."),
+    ] = None
+    energy: Annotated[
+        Literal["raw", "norm", "own"] | None,
+        option(
+            "Energy: raw or norm of a masked model, or own; metropolis's target, reported by "
+            "gibbs.",
+            show_default="own if the system has one, else raw",
+        ),
+    ] = None
+    proposal: Annotated[
+        ProposalName | None,
+        option("Proposal of metropolis.", show_default="fill if the model can, else uniform"),
+    ] = None
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         for option, value, options in (
-            ("method", self.method, MCMC_METHODS),
-            ("order", self.order, tuple(SCAN_ORDERS)),
-            ("start", self.start or INITIALISATIONS[0], INITIALISATIONS),
-            ("proposal", PROPOSALS[0] if self.proposal is None else self.proposal, PROPOSALS),
+            ("method", self.method, get_args(McmcMethod)),
+            ("order", self.order, get_args(ScanOrderName)),
+            ("start", self.start, (None, *get_args(StartName))),
+            ("proposal", self.proposal, (None, *get_args(ProposalName))),
         ):
             if value not in options:
-                raise unknown_name(option, value, options)
+                raise unknown_name(option, str(value), [name for name in options if name])
         for option, number in (
             ("number of texts", self.n),
             ("number of masks", self.masks),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.protocols import Fill, require
+from lmlab.core.protocols import require
+from lmlab.core.system_protocols import FillSystem, SystemInfo
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.sampling.mcmc.mcmc_config import ProposalName
 
 TOKENS_PER_BATCH = 8192
 """Tokens per forward pass."""
@@ -47,18 +49,15 @@ class ProposalDistribution(Protocol):
 class MaskedLMProposal:
     """Masked-LM proposal: a `Fill` system's conditionals given all unmasked tokens."""
 
-    system: Any = field(repr=False)
+    system: FillSystem = field(repr=False)
     name: str = "fill"
-
-    def __post_init__(self) -> None:
-        require(self.system, Fill, "proposing tokens at masked positions")
 
     @property
     def size(self) -> int:
-        return int(self.system.vocabulary.size)
+        return self.system.vocabulary.size
 
     def log_probs(self, batch: Batch, masked: Tensor) -> Tensor:
-        log_probs: Tensor = self.system.fill(batch, masked).log_probs
+        log_probs = self.system.fill(batch, masked).log_probs
         allowed = allowed_tokens(self.system.vocabulary, log_probs.shape[-1]).to(log_probs.device)
         restricted = log_probs.masked_fill(~allowed, -torch.inf)
         total = restricted.logsumexp(-1, keepdim=True)
@@ -188,22 +187,19 @@ def replace_tokens(batch: Batch, tokens: Tensor, lengths: Tensor | None = None) 
     )
 
 
-PROPOSALS = ("fill", "uniform", "unigram")
-
-
 def make_proposal(
-    system: Any, name: str | None, texts: Callable[[], Iterable[str]], tokenizer: Any
+    system: SystemInfo, name: str | None, texts: Callable[[], Iterable[str]], tokenizer: Any
 ) -> ProposalDistribution:
     """The proposal of that name; by default fill if the system supports it, else uniform.
 
     `texts` are read only for the unigram proposal.
     """
     if name is None:
-        name = "fill" if isinstance(system, Fill) else "uniform"
-    if name not in PROPOSALS:
-        raise unknown_name("proposal", name, PROPOSALS)
+        name = "fill" if isinstance(system, FillSystem) else "uniform"
+    if name not in get_args(ProposalName):
+        raise unknown_name("proposal", name, get_args(ProposalName))
     if name == "fill":
-        return MaskedLMProposal(system)
+        return MaskedLMProposal(require(system, FillSystem, "proposing tokens at masked positions"))
     if name == "uniform":
         return uniform_proposal(system.vocabulary)
     return unigram_proposal(texts(), tokenizer, system.vocabulary)
@@ -213,9 +209,10 @@ def _token_log_probs(log_probs: Tensor, tokens: Tensor) -> Tensor:
     return log_probs.gather(-1, tokens[:, None]).squeeze(-1)
 
 
-def _row_groups(batch: Batch, masked: Tensor, proposal: ProposalDistribution) -> Iterable[Tensor]:
+def _row_groups(batch: Batch, masked: Tensor, proposal: ProposalDistribution) -> Sequence[Tensor]:
     """Rows in groups within the budgets of tokens and of probabilities."""
     rows = torch.arange(len(batch), device=masked.device)
     numbers = proposal.size * max(int(masked.sum(1).max()), 1)
     max_rows = min(TOKENS_PER_BATCH // batch.tokens.shape[1], MAX_PROPOSAL_NUMBERS // numbers)
-    return rows.split(max(1, max_rows))
+    groups: Sequence[Tensor] = rows.split(max(1, max_rows))
+    return groups

@@ -20,6 +20,8 @@ from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Energy, Fill, Sample, Step, require
 from lmlab.core.registry import catalogue
+from lmlab.core.system import System
+from lmlab.core.system_protocols import FillSystem
 from lmlab.sampling import decoding
 from lmlab.sampling.mcmc.acceptance import AcceptanceRule, GibbsAcceptance, MetropolisHastings
 from lmlab.sampling.mcmc.diagnostics import ChainMonitor, ChainSample, McmcResult, mixing_warnings
@@ -54,13 +56,13 @@ class McmcSampler:
 
     def __init__(
         self,
-        system: Any,
+        system: System,
         tokenizer: Any,
         layout: Any,
         settings: McmcConfig,
         *,
         corpus_texts: Callable[[], Iterable[str]] = tuple,
-        lm: tuple[Any, Any] | None = None,
+        lm: tuple[System, Any] | None = None,
     ) -> None:
         """`corpus_texts` are counted for the unigram proposal; `lm` is a system and a tokenizer."""
         if settings.method == "gibbs":
@@ -142,8 +144,13 @@ class McmcSampler:
 
     def _start(self) -> Initialisation:
         start = self.settings.start
-        if start == "masked" or (start is None and isinstance(self.system, Fill)):
+        if start in ("masked", None) and isinstance(self.system, FillSystem):
             return MaskedInitialisation(self.system)
+        if start == "masked":
+            raise UserError(
+                "a masked start needs a system with Fill, which this one does not have; "
+                "start from random tokens or a text."
+            )
         return RandomInitialisation(self.system.vocabulary)
 
     def _kernel(self) -> tuple[AcceptanceRule, InsertDeleteMove | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from lmlab.tasks.input_pipeline import (
     EncodedSplit,
     InputPipeline,
     LongTextConfig,
+    LongTextPipeline,
     SequenceAnswer,
     spans_read,
 )
@@ -28,16 +30,16 @@ HEAD_SHARE = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Truncation(InputPipeline[System, EncodedSplit]):
+class Truncation(LongTextPipeline[System, EncodedSplit]):
     """Truncation: one or two segments of the text that fit with the question.
 
     Rows whose answer is truncated are dropped from the training split; those of other splits stay,
     and count as wrong.
     """
 
+    @abstractmethod
     def parts(self, text: TextBlock, max_tokens: int) -> list[TextBlock]:
         """The segments of a text longer than `max_tokens` that are retained."""
-        raise TypeError(f"{type(self).__name__} does not define parts")
 
     def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
         encoded = [self._encode(row) for row in rows]
@@ -95,7 +97,7 @@ class HeadTailTruncation(Truncation):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SlidingWindows(InputPipeline[System, EncodedSplit]):
+class SlidingWindows(LongTextPipeline[System, EncodedSplit]):
     """Sliding windows over the whole text, each with the question, each a separate example.
 
     A window without the answer has the label of <s>; the task merges the windows' scores.

@@ -18,8 +18,8 @@ from lmlab.core.system import System
 from lmlab.models.cogltx import CogLTX
 from lmlab.tasks.input_pipeline import (
     EncodedSplit,
-    InputPipeline,
     KeptBlock,
+    LongTextPipeline,
     SequenceAnswer,
     spans_read,
     window_too_small_error,
@@ -73,7 +73,7 @@ class EncodedMemRecallSplit(EncodedSplit):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
+class MemRecallPipeline(LongTextPipeline[CogLTX, EncodedMemRecallSplit]):
     """MemRecall pipeline: the blocks that the judge retains are the input of the task's head.
 
     The queries are the task's: the question about all blocks, or for tagging each block in turn,

@@ -43,6 +43,7 @@ from lmlab.tasks.multihop.two_stage_training import TwoStageTraining
 from lmlab.tasks.task import Row, Splits, Task
 from lmlab.training.config import apply_settings
 from lmlab.training.distributed import make_accelerator
+from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_weights
 
 
@@ -187,7 +188,7 @@ class MultihopQA(Task):
         if make_accelerator().num_processes > 1:
             raise UserError(f"the task {self.name} needs a single process; run it without others.")
         settings = apply_settings(
-            CogQAConfig.from_settings(model.config["system_config"]), job.settings
+            CogQAConfig.from_settings(model.config.system_config), job.settings
         )
         paragraphs = shared_paragraphs(splits)
         config = job.describe(
@@ -222,17 +223,18 @@ class MultihopQA(Task):
         return write_evaluation(job, result, records)
 
     @classmethod
-    def load(cls, run: RunFolder, config: Mapping[str, Any]) -> MultihopModel:
-        task_config = config["task"]
+    def load(cls, run: RunFolder, config: RunConfig) -> MultihopModel:
+        assert config.task is not None, "load_task has checked it"
+        details = config.task.details
         base, tokenizer = load_base(run, config)
-        system = CogQA(CogQAReader(base, CogQAConfig.from_settings(task_config["settings"])))
+        system = CogQA(CogQAReader(base, CogQAConfig.from_settings(details["settings"])))
         load_weights(system, run)
         return MultihopModel(
             task=cls(),
             system=system.eval(),
             tokenizer=tokenizer,
             path=run.path,
-            common=tuple(task_config.get("common", ())),
+            common=tuple(details.get("common", ())),
         )
 
 

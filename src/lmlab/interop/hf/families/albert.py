@@ -70,7 +70,7 @@ class Albert(MaskedLMFamily):
         yield from linear_pairs("backbone.embedding.projection", widening)
         key = "backbone.stack.blocks.0"
         parts = [f"{LAYER}.attention.{name}" for name in ("query", "key", "value")]
-        yield from concatenated_pairs(f"{key}.attention.qkv_projection", parts)
+        yield from concatenated_pairs(f"{key}.mixer.qkv_projection", parts)
         output, norm = ("attention.dense", "attention.LayerNorm"), "full_layer_layer_norm"
         yield from layer_part_pairs(key, LAYER, *output, "ffn", "ffn_output", norm)
 

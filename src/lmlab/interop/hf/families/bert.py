@@ -66,6 +66,9 @@ class BertEncoder(CheckpointFamily):
             shape, "questions.backbone.stack.blocks", "bert.encoder.layer"
         )
 
+    def architecture(self, settings: Mapping[str, Any]) -> str:
+        return "BertModel"
+
     def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         names = [pair.ours for pair in self.pairs(shape)]
         return {name.replace("questions", "documents", 1): name for name in names}

@@ -49,17 +49,17 @@ class Gpt2(CheckpointFamily):
         yield weight_pair("backbone.embedding.positions.table.weight", "transformer.wpe.weight")
         for key, hf_key in layer_names(shape, "backbone.stack.blocks", "transformer.h"):
             yield from linear_pairs(
-                f"{key}.attention.qkv_projection", f"{hf_key}.attn.c_attn", TRANSPOSE
+                f"{key}.mixer.qkv_projection", f"{hf_key}.attn.c_attn", TRANSPOSE
             )
-            yield from linear_pairs(f"{key}.attention.output", f"{hf_key}.attn.c_proj", TRANSPOSE)
+            yield from linear_pairs(f"{key}.mixer.output", f"{hf_key}.attn.c_proj", TRANSPOSE)
             yield from linear_pairs(
                 f"{key}.feed_forward.up_projection", f"{hf_key}.mlp.c_fc", TRANSPOSE
             )
             yield from linear_pairs(
                 f"{key}.feed_forward.down_projection", f"{hf_key}.mlp.c_proj", TRANSPOSE
             )
-            yield from linear_pairs(f"{key}.self_attention_residual.norm", f"{hf_key}.ln_1")
-            yield from linear_pairs(f"{key}.feed_forward_residual.norm", f"{hf_key}.ln_2")
+            yield from linear_pairs(f"{key}.mixer_connection.norm", f"{hf_key}.ln_1")
+            yield from linear_pairs(f"{key}.feed_forward_connection.norm", f"{hf_key}.ln_2")
         yield from linear_pairs("backbone.stack.norm", "transformer.ln_f")
         if not shape.settings["tied"]:
             yield weight_pair("emission.weight", "lm_head.weight", shape.token_row_transform)

@@ -58,7 +58,7 @@ class MpNet(MaskedLMFamily):
         yield weight_pair("backbone.stack.bias.table.weight", bias)
         for key, hf_key in layer_names(shape, "backbone.stack.blocks", "mpnet.encoder.layer"):
             parts = [f"{hf_key}.attention.attn.{name}" for name in ("q", "k", "v")]
-            yield from concatenated_pairs(f"{key}.attention.qkv_projection", parts)
+            yield from concatenated_pairs(f"{key}.mixer.qkv_projection", parts)
             output = ("attention.attn.o", "attention.LayerNorm")
             feed_forward = ("intermediate.dense", "output.dense", "output.LayerNorm")
             yield from layer_part_pairs(key, hf_key, *output, *feed_forward)

@@ -13,7 +13,7 @@ from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.bart_like import SIDES, DenoisingSeq2SeqFamily
 from lmlab.interop.hf.family import CheckpointSpec
 from lmlab.interop.hf.weight_mapping import WeightPair, linear_pairs
-from lmlab.layers.positional_embedding import SinusoidalPositionalEmbedding
+from lmlab.layers.input_embedding import SinusoidalPositionalEmbedding
 
 GAP_SENTENCE_TOKEN = "<mask_1>"
 """The mask of a gap sentence in the published tokenizers; they have no other mask token."""

@@ -194,16 +194,14 @@ def _layer(
     shape: CheckpointSpec, key: str, hf_key: str, cross_attention: bool
 ) -> Iterator[WeightPair]:
     """Weight pairs of one layer; theirs numbers sublayers, each with the norm before it."""
-    yield from _attention(f"{key}.attention", f"{hf_key}.0.SelfAttention")
-    yield from linear_pairs(
-        f"{key}.self_attention_residual.norm", f"{hf_key}.0.layer_norm", bias=False
-    )
+    yield from _attention(f"{key}.mixer", f"{hf_key}.0.SelfAttention")
+    yield from linear_pairs(f"{key}.mixer_connection.norm", f"{hf_key}.0.layer_norm", bias=False)
     sublayer = 1
     if cross_attention:
         sublayer = 2
         yield from _attention(f"{key}.cross_attention", f"{hf_key}.1.EncDecAttention")
         yield from linear_pairs(
-            f"{key}.cross_attention_residual.norm", f"{hf_key}.1.layer_norm", bias=False
+            f"{key}.cross_attention_connection.norm", f"{hf_key}.1.layer_norm", bias=False
         )
     dense, gated = f"{hf_key}.{sublayer}.DenseReluDense", shape.settings["gated_ffn"]
     widen = f"{dense}.wi_0" if gated else f"{dense}.wi"
@@ -212,7 +210,7 @@ def _layer(
         yield from linear_pairs(f"{key}.feed_forward.gate", f"{dense}.wi_1", bias=False)
     yield from linear_pairs(f"{key}.feed_forward.down_projection", f"{dense}.wo", bias=False)
     norm = f"{hf_key}.{sublayer}.layer_norm"
-    yield from linear_pairs(f"{key}.feed_forward_residual.norm", norm, bias=False)
+    yield from linear_pairs(f"{key}.feed_forward_connection.norm", norm, bias=False)
 
 
 def _attention(key: str, hf_key: str) -> Iterator[WeightPair]:

@@ -62,13 +62,13 @@ class XlNet(CheckpointFamily):
         query = Reshape(ours=(width,), theirs=(1, 1, width))
         yield weight_pair("backbone.start.weight", "transformer.mask_emb", query)
         for key, hf_key in layer_names(shape, "backbone.stack.blocks", "transformer.layer"):
-            yield from _attention(shape, f"{key}.attention", f"{hf_key}.rel_attn")
-            yield from linear_pairs(
-                f"{key}.self_attention_residual.norm", f"{hf_key}.rel_attn.layer_norm"
-            )
+            yield from _attention(shape, f"{key}.mixer", f"{hf_key}.rel_attn")
+            yield from linear_pairs(f"{key}.mixer_connection.norm", f"{hf_key}.rel_attn.layer_norm")
             yield from linear_pairs(f"{key}.feed_forward.up_projection", f"{hf_key}.ff.layer_1")
             yield from linear_pairs(f"{key}.feed_forward.down_projection", f"{hf_key}.ff.layer_2")
-            yield from linear_pairs(f"{key}.feed_forward_residual.norm", f"{hf_key}.ff.layer_norm")
+            yield from linear_pairs(
+                f"{key}.feed_forward_connection.norm", f"{hf_key}.ff.layer_norm"
+            )
         yield weight_pair("emission.bias", "lm_loss.bias", shape.token_row_transform)
 
     def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:

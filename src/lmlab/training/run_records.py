@@ -1,0 +1,255 @@
+"""Records inside a run's config.json: corpus, base, memories, import, task, rows.
+
+Each has `from_json`, which raises a ValueError about the first invalid field, and `to_json`, which
+gives the keys in the order of the file. Fields of later versions are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self, TypeVar
+
+from lmlab.core.system_origin import SystemOrigin, parse_origin
+from lmlab.core.untrusted_input import check_type, parse_dataclass
+from lmlab.core.vocabulary import Vocabulary
+
+RecordT = TypeVar("RecordT")
+
+
+def parse_known_fields(kind: type[RecordT], values: object) -> RecordT:
+    """A dataclass from its known fields; those of other versions are ignored."""
+    return parse_dataclass(kind, _known_fields(kind, values))
+
+
+def _known_fields(kind: Any, values: object) -> dict[str, Any]:
+    names = {spec.name for spec in fields(kind)}
+    return {key: value for key, value in _checked_object(values).items() if key in names}
+
+
+def _checked_object(values: object) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"expected an object, got {type(values).__name__}")
+    return values
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that have a value: a record writes no others."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def parse_vocabulary(values: object) -> Vocabulary:
+    """A vocabulary whose special tokens are ids of it."""
+    vocabulary = parse_dataclass(Vocabulary, values)
+    if vocabulary.size < 1:
+        raise ValueError(f"size must be 1 or more, got {vocabulary.size}")
+    for name, token in asdict(vocabulary).items():
+        if name != "size" and token is not None and not 0 <= token < vocabulary.size:
+            raise ValueError(f"{name} must be an id below {vocabulary.size}, got {token}")
+    if vocabulary.start is None and vocabulary.end is None:
+        raise ValueError("it has neither a start nor an end token")
+    return vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusRecord:
+    """What a run was trained on."""
+
+    name: str
+    spec: str
+    """The corpus as named by the user; empty if unknown (imported models)."""
+    fingerprint: str
+    """Content hash; empty if unknown."""
+    seed: int
+    """Random seed for splitting a corpus without splits."""
+    errors: str | None = None
+    """Handling of undecodable bytes; None where no text was read."""
+
+    @property
+    def decode_errors(self) -> str:
+        """Handling of undecodable bytes, which defaults to strict."""
+        return self.errors or "strict"
+
+    @classmethod
+    def from_json(cls, values: object) -> Self:
+        known = _known_fields(cls, values)
+        if "errors" in known:
+            check_type("errors", known["errors"], str)
+        return parse_dataclass(cls, known)
+
+    def to_json(self) -> dict[str, Any]:
+        return without_none(asdict(self))
+
+
+def unknown_corpus(name: str = "") -> CorpusRecord:
+    """The corpus of a model that was not trained here: neither its text nor its hash is known."""
+    return CorpusRecord(name=name, spec="", fingerprint="", seed=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseRecord:
+    """A run that another is built on (`--base`) or starts from (`--encoder`); enough to rebuild
+    its system without its folder."""
+
+    path: str
+    """Its folder, as named by the user."""
+    system: str
+    size: str
+    system_config: Mapping[str, Any]
+    corpus: CorpusRecord
+    base: BaseRecord | None = None
+    """Its own base."""
+    source_vocabulary: Vocabulary | None = None
+    plugin: SystemOrigin | None = None
+    """Where its system comes from, if it is not lmlab's own."""
+    weights: str
+    """SHA-256 of its weights."""
+
+    @classmethod
+    def from_json(cls, values: object) -> Self:
+        values = _checked_object(values)
+        check_type("system", values.get("system"), str)
+        check_type("system_config", values.get("system_config"), dict[str, Any])
+        for name in ("path", "size", "weights"):
+            check_type(name, values.get(name), str)
+        source, base = values.get("source_vocabulary"), values.get("base")
+        return cls(
+            path=values["path"],
+            system=values["system"],
+            size=values["size"],
+            system_config=values["system_config"],
+            corpus=CorpusRecord.from_json(values.get("corpus")),
+            base=None if base is None else BaseRecord.from_json(base),
+            source_vocabulary=None if source is None else parse_vocabulary(source),
+            plugin=parse_origin(values.get("plugin")),
+            weights=values["weights"],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        source = self.source_vocabulary
+        return without_none(
+            {
+                "path": self.path,
+                "system": self.system,
+                "size": self.size,
+                "system_config": dict(self.system_config),
+                "corpus": self.corpus.to_json(),
+                "base": None if self.base is None else self.base.to_json(),
+                "source_vocabulary": None if source is None else asdict(source),
+                "plugin": None if self.plugin is None else asdict(self.plugin),
+                "weights": self.weights,
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryRecord:
+    """Documents or a knowledge base of a run."""
+
+    spec: str = ""
+    """Their source as named by the user; empty for the system's default."""
+    fingerprint: str
+    """Content hash."""
+
+    @classmethod
+    def from_json(cls, name: str, values: object) -> Self:
+        """The record of the memory of that name."""
+        if name not in ("documents", "knowledge") or not isinstance(values, dict):
+            raise ValueError(f"memories.{name} is not known")
+        entries = {"spec": values.get("spec", ""), "fingerprint": values.get("fingerprint")}
+        for key, value in entries.items():
+            check_type(f"memories.{name}.{key}", value, str)
+        return cls(**entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRecord:
+    """Where an imported checkpoint came from."""
+
+    source: str
+    """Its folder's name, or its name on the Hub."""
+    notes: tuple[str, ...] = ()
+    """What was left out."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Its own config.json."""
+    tokenizer_config: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        hints = {
+            "from": str,
+            "notes": list[str],
+            "config": dict[str, Any],
+            "tokenizer_config": dict[str, Any],
+        }
+        for name, hint in hints.items():
+            if name in values:
+                check_type(name, values[name], hint)
+        return cls(
+            source=values.get("from", ""),
+            notes=tuple(values.get("notes", ())),
+            config=values.get("config", {}),
+            tokenizer_config=values.get("tokenizer_config", {}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "from": self.source,
+            "notes": list(self.notes),
+            "config": dict(self.config),
+            "tokenizer_config": dict(self.tokenizer_config),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrapperRecord:
+    """A torch module that is used in memory (`lmlab.wrap`)."""
+
+    module: str
+    """The name of its class."""
+    kind: str
+    pads: bool
+    """Whether the module takes an attention mask, so that texts can be padded."""
+    notes: tuple[str, ...] = ()
+    """Irregularities of the module."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsRecord:
+    """How the rows of a fine-tuning were read."""
+
+    seed: int
+    """The seed by which they were split."""
+    errors: str = "strict"
+    """Handling of undecodable bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecord:
+    """The task that a run was fine-tuned to."""
+
+    name: str
+    labels: tuple[str, ...] = ()
+    head: bool = True
+    """Whether it has a head, so that the run is no longer a language model."""
+    frozen: bool = False
+    """Whether only the head was trained."""
+    data: str = ""
+    """The rows, as named by the user."""
+    run: str = ""
+    """The run that was fine-tuned."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the task itself records: its settings, the strategy for long texts."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        known = _known_fields(cls, values)
+        known.pop("details", None)  # those are the other keys
+        details = {key: value for key, value in values.items() if key not in known}
+        task = parse_dataclass(cls, known)
+        return cls(**{**vars(task), "labels": tuple(task.labels), "details": details})
+
+    def to_json(self) -> dict[str, Any]:
+        own = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        del own["details"]
+        return {**own, "labels": list(self.labels), **self.details}

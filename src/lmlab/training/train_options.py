@@ -1,0 +1,104 @@
+"""The options of `lmlab train` and `lmlab.train`; importing this module does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from lmlab.core.options import Option
+from lmlab.core.shared_options import (
+    Minutes,
+    Recipe,
+    Resume,
+    RunErrors,
+    Settings,
+    Size,
+    Steps,
+    TextTokenizer,
+    settings_option,
+)
+
+if TYPE_CHECKING:
+    from lmlab.data.corpus import Corpus
+    from lmlab.data.tokenizers import Tokenizer
+    from lmlab.training.loop import ValidationMetric
+
+    MetricFactory = Callable[[Corpus, Tokenizer, Tokenizer], ValidationMetric]
+    """From a corpus, its text tokenizer and its source tokenizer to a validation metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """What is trained on what, into which folder and for how long."""
+
+    data: Annotated[
+        str | Path | Corpus,
+        Option(
+            "Training corpus: a built-in name, a file, a folder, NAME:PATH for a protocol; for "
+            "translation models pairs.tsv, parallel:de-en:FOLDER or parallel:FILE,FILE. See lmlab "
+            "data list.",
+            metavar="CORPUS",
+        ),
+    ]
+    out: Annotated[str | Path, Option("Output folder.", metavar="RUN")]
+    size: Size = None
+    settings: Annotated[
+        Settings,
+        settings_option(
+            "Set a setting of the system or of the training; repeatable. See lmlab settings SYSTEM."
+        ),
+    ] = None
+    """Strings or values, applied after those of the size and the recipe."""
+    tokenizer: TextTokenizer = None
+    source_tokenizer: Annotated[
+        str | None,
+        Option(
+            "Tokenizer of the sources of a parallel corpus, for a vocabulary of their own.",
+            show_default="shared with the texts",
+        ),
+    ] = None
+    objective: Annotated[
+        str | None, Option("Training objective.", show_default="the system's first")
+    ] = None
+    recipe: Recipe = None
+    base: Annotated[
+        str | Path | None,
+        Option("A run that the system is built on or initialised from.", metavar="RUN"),
+    ] = None
+    encoder: Annotated[
+        str | Path | None,
+        Option(
+            "A Transformer run (roberta, bert …) to initialise the system's encoder from, weights "
+            "and settings.",
+            metavar="RUN",
+        ),
+    ] = None
+    documents: Annotated[
+        str | None,
+        Option(
+            "Documents to retrieve from: capitals, wordnet, a file with one document per line, "
+            "JSON lines or a folder of texts.",
+            show_default="the system's own",
+        ),
+    ] = None
+    knowledge: Annotated[
+        str | None,
+        Option(
+            "Entities and facts: capitals, wordnet, or a folder.", show_default="the system's own"
+        ),
+    ] = None
+    epochs: Annotated[
+        int | None, Option("Budget: epochs; the first budget reached ends the training.")
+    ] = None
+    steps: Steps = None
+    minutes: Minutes = None
+    seed: Annotated[int | None, Option("Random seed.", show_default="0")] = None
+    data_seed: int | None = None
+    """Splits a corpus without splits; 0 for all seeds, so that their runs compare."""
+    resume: Resume = False
+    errors: RunErrors = None
+    quiet: bool = False
+    metric: MetricFactory | None = None
+    """Makes the metric of `select_by`."""
