@@ -30,8 +30,8 @@ import os, sys, time
 from pathlib import Path
 from lmlab.core.locks import lock_folder
 with lock_folder(Path(sys.argv[1])):
-    if child := os.fork():
-        print(child, flush=True)
+    if not os.fork():  # the child prints, so that it has left the fork by then
+        print(os.getpid(), flush=True)
     time.sleep(60)
 """
 
