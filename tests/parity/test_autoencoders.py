@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -14,15 +15,16 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import Autoencoder
-from lmlab.training.system_building import build_tiny
+from lmlab.training.system_building import build_system
 
 VOCABULARY = Vocabulary(size=8)
 NEVER = [0, 2, 4]
 SENTENCES = [[2, 5, 6, 7, 7, 3], [2, 6, 3], [2, 7, 5, 5, 6, 5, 6, 3]]
 
 
-def tiny(name: str) -> Autoencoder:
-    system = build_tiny(name, VOCABULARY, seed=1)
+def tiny(name: str, **settings: object) -> Autoencoder:
+    config = asdict(system_module(name).SIZES["tiny"]) | settings
+    system = build_system(name, config, VOCABULARY, seed=1)
     assert isinstance(system, Autoencoder)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -109,13 +111,15 @@ def test_identity_weights_reconstruct_every_embedding():
     assert hidden[~inside].abs().max() == 0
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_mlp_autoencoder_by_hand(sentence: list[int]):
-    system = tiny("mlp-autoencoder")
+def test_mlp_autoencoder_by_hand(sentence: list[int], activation: str):
+    system = tiny("mlp-autoencoder", activation=activation)
+    squash = {"tanh": np.tanh, "relu": lambda values: values.clip(min=0)}[activation]
     weights, count = weights_of(system), system.decoder.longest
 
     def layers(name: str, values: np.ndarray) -> np.ndarray:
-        inner = np.tanh(weights[f"{name}.0.weight"] @ values + weights[f"{name}.0.bias"])
+        inner = squash(weights[f"{name}.0.weight"] @ values + weights[f"{name}.0.bias"])
         return weights[f"{name}.2.weight"] @ inner + weights[f"{name}.2.bias"]
 
     latent = layers("backbone.encoder.network", padded_embeddings(sentence, weights, count))
@@ -130,12 +134,14 @@ def test_mlp_autoencoder_by_hand(sentence: list[int]):
 @pytest.mark.parametrize(
     ("name", "network"), [("gru-autoencoder", nn.GRU), ("rnn-autoencoder", nn.RNN)]
 )
+@pytest.mark.parametrize("decoder_name", ["free-running", "teacher-forced"])
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_recurrent_autoencoders_equal_torch(
-    name: str, network: type[nn.RNNBase], sentence: list[int]
+    name: str, network: type[nn.RNNBase], decoder_name: str, sentence: list[int]
 ):
-    """torch's network encodes the reversed text; the latent is the decoder's input at each step."""
-    system = tiny(name)
+    """torch's network encodes the reversed text; the decoder's inputs are the latent at each step,
+    or the preceding tokens."""
+    system = tiny(name, decoder=decoder_name)
     weights, width = weights_of(system), 16
     encoder, decoder = (network(width, width, batch_first=True).double() for _ in range(2))
     parts = ("backbone.encoder.encoder.cell.fused.", "backbone.decoder.cell.fused.")
@@ -149,6 +155,9 @@ def test_recurrent_autoencoders_equal_torch(
         latent = weights[linear + "weight"] @ final_state[0, 0].numpy() + weights[linear + "bias"]
         initial_hidden = weights[first + "weight"] @ latent + weights[first + "bias"]
         decoder_inputs = torch.tensor(latent).expand(1, len(sentence) - 1, -1)
+        if decoder_name == "teacher-forced":
+            table = "backbone.encoder.encoder.embedding.weight"
+            decoder_inputs = torch.tensor(embedded(weights, table, sentence[:-1]))[None]
         hidden, _ = decoder(decoder_inputs, torch.tensor(initial_hidden)[None, None])
         actual = system.log_prob(batch_of([sentence])).per_token[0].numpy()
         np.testing.assert_allclose(system.encode(batch_of([sentence]))[0].numpy(), latent)
@@ -170,6 +179,25 @@ def test_decoder_depends_on_the_latent_alone(name: str):
             second = given.advance(second, torch.tensor([another]))
 
 
+def test_teacher_forced_reconstruction_equals_given_latent():
+    """The score of a sentence is that of its tokens in turn, given its own latent; noise and
+    padding leave what the decoder is fed as it is."""
+    system, batch = tiny("gru-autoencoder", decoder="teacher-forced"), batch_of(SENTENCES)
+    with torch.no_grad():
+        actual = system.log_prob(batch).totals
+        for row, sentence in enumerate(SENTENCES):
+            given = system.given(system.encode(batch_of([sentence])))
+            state, total = given.start(1), 0.0
+            for token in sentence[1:]:
+                total += float(given.peek(state).log_probs[0, token])
+                state = given.advance(state, torch.tensor([token]))
+            assert float(actual[row]) == pytest.approx(total, abs=1e-10)
+        erased = system.reconstruct(batch, token_noise=1.0)  # the encoder sees no word
+        latent = system.encode(batch_of([[2, 4, 4, 4, 4, 4]]))  # the noise's <mask>
+        unknown = system.given(latent).log_prob(batch_of([SENTENCES[0]])).totals
+    assert float(erased.totals[0]) == pytest.approx(float(unknown[0]), abs=1e-10)
+
+
 def test_reconstruction_change_grows_with_latent_noise():
     system, batch = tiny("linear-autoencoder"), batch_of(SENTENCES)
     clean = system.log_prob(batch).totals
@@ -188,3 +216,15 @@ def test_too_long_sentence_is_refused():
     system = module.build(module.Config(width=4, latent=4, states=2, length=6), VOCABULARY)
     with pytest.raises(UserError, match=r"at most 6 tokens.*got 8.*length=8"):
         system.log_prob(batch_of(SENTENCES))
+
+
+def test_free_running_vae_decodes_from_the_latent_alone():
+    config = asdict(system_module("gru-vae").SIZES["tiny"])
+    system = build_system("gru-vae", config | {"decoder": "free-running"}, VOCABULARY).eval()
+    given = system.given(torch.randn(1, 3, generator=torch.Generator().manual_seed(0)))
+    with torch.no_grad():
+        scores = [given.log_prob(batch_of([[2, *middle, 3]])).per_token for middle in ([5], [6])]
+    assert torch.equal(scores[0][0, 1], scores[1][0, 1]) and scores[0][0, 0] != scores[1][0, 0]
+    for setting in ({"latent_every_step": True}, {"word_dropout": 0.1}):
+        with pytest.raises(UserError, match="do not apply to decoder=free-running"):
+            build_system("gru-vae", config | {"decoder": "free-running"} | setting, VOCABULARY)

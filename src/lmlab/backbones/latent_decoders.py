@@ -20,11 +20,12 @@ from lmlab.layers.recurrent_cells import CellState, RecurrentCell
 class Bottleneck(AutoencoderBackbone):
     """Bottleneck autoencoder: z = encoder(s), h = decoder(z); predictions see s through z alone.
 
-    Given a state, the decoder continues from it and the inputs are not encoded. Inputs (B, T),
-    latents (B, L), hidden (B, T, W).
+    Given a state, the decoder continues from it and the inputs are not encoded. A teacher-forced
+    decoder also sees the preceding tokens, by a view of its own. Inputs (B, T), latents (B, L),
+    hidden (B, T, W).
     """
 
-    supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
+    supported_masks: ClassVar[tuple[type, ...]] = (FullMask, CausalMask)
 
     def __init__(self, encoder: SentenceEncoder, decoder: LatentDecoder) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class Bottleneck(AutoencoderBackbone):
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         previous = self.decoder.state_from_latents(self.encode(view)) if state is None else state
-        hidden: HiddenStates = self.decoder(view, previous)
+        hidden: HiddenStates = self.decoder(view.prediction_view, previous)
         return hidden
 
     def capture_internals(self, view: View) -> dict[str, Capture]:

@@ -15,7 +15,7 @@ from lmlab.core.parts import Network, Objective, Predictions
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.view import View, autoencoding_view
+from lmlab.core.view import View, autoencoding_view, causal_view
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import TokenNoise, add_gaussian_noise
 from lmlab.objectives.objective_interfaces import sum_losses
@@ -48,8 +48,12 @@ class ReconstructionObjective(Objective):
         self.latent_noise = latent_noise
         self.token_noise = token_noise
 
+    def reconstruction_view(self, batch: Batch) -> View:
+        """The view without noise: the text is the encoder's input and the target."""
+        return autoencoding_view(batch)
+
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        view = autoencoding_view(batch)
+        view = self.reconstruction_view(batch)
         if self.token_noise is None or not self.training:
             return view
         inputs = self.token_noise(view.inputs, view.lengths, generator=generator)
@@ -76,7 +80,7 @@ class ReconstructionObjective(Objective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        predictions = _decode_latents(network, autoencoding_view(batch), 0.0, generator)
+        predictions = _decode_latents(network, self.reconstruction_view(batch), 0.0, generator)
         return LogProbs(per_token=predictions.to_dense(), kind=self.kind)
 
     def reconstruct_with_noise(
@@ -89,12 +93,23 @@ class ReconstructionObjective(Objective):
         generator: torch.Generator | None,
     ) -> LogProbs:
         """Reconstruction with noise of the given strength on latents and input tokens."""
-        view = autoencoding_view(batch)
+        view = self.reconstruction_view(batch)
         assert isinstance(network, AutoencodingNetwork)
         erase = TokenNoise(token_noise, network.vocabulary)
         view = replace(view, inputs=erase(view.inputs, view.lengths, generator=generator))
         predictions = _decode_latents(network, view, latent_noise, generator)
         return LogProbs(per_token=predictions.to_dense(), kind=self.kind)
+
+
+class TeacherForcedReconstruction(ReconstructionObjective):
+    """Teacher-forced autoencoder: log p(s | z(s)) = Σ_t log p(s_t | s_<t, z(s)).
+
+    The decoder's inputs are the preceding tokens, without noise.
+    """
+
+    def reconstruction_view(self, batch: Batch) -> View:
+        source = replace(autoencoding_view(batch), targets=None, clean_positions=None)
+        return replace(source, decoder=causal_view(batch))
 
 
 def _decode_latents(
@@ -103,4 +118,5 @@ def _decode_latents(
     """Log-probabilities of the targets, given the latent of the input."""
     assert isinstance(network, AutoencodingNetwork)
     latents = add_gaussian_noise(network.backbone.encode(view), latent_noise, generator=generator)
-    return network.target_log_probs(view, network.state_from_latents(latents))
+    state = network.state_from_latents(latents)
+    return network.target_log_probs(view.prediction_view, state)

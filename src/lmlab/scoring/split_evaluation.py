@@ -20,7 +20,9 @@ from lmlab.scoring.scorer import Scorer
 from lmlab.scoring.source_scoring import SourceScorer
 from lmlab.training.run_config import RunConfig
 
-IGNORED_SETTINGS = frozenset({"log_every", "checkpoint_minutes", "checkpoint_steps"})
+IGNORED_SETTINGS = frozenset(
+    {"log_every", "checkpoint_minutes", "checkpoint_steps", "snapshot_epochs"}
+)
 """Training settings that do not affect the trained model."""
 
 ProgressCallback = Callable[[str, int], None]

@@ -108,6 +108,9 @@ class TrainingConfig:
     """Minutes between checkpoints; one more is written at the end and on Ctrl-C."""
     checkpoint_steps: int = field(default=0, metadata={"at_least": 0})
     """Steps between checkpoints, in addition to those by time; 0 for none."""
+    snapshot_epochs: tuple[int, ...] = ()
+    """Epochs after which the weights are kept as a run of their own, RUN/epochs/N (not by em and
+    the fitters that count)."""
     max_length_ratio: float | None = field(default=None, metadata={"at_least": 1})
     """Maximum length ratio of a training pair, in words; longer ones are dropped and counted. None
     keeps all."""

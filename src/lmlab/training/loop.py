@@ -36,6 +36,7 @@ from lmlab.training.distributed import (
 from lmlab.training.optimizers import LearningRateSchedule, build_optimizer
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.run_folder import RunFolder
+from lmlab.training.snapshots import save_snapshot
 from lmlab.training.training_logs import (
     NOT_FINITE,
     RETRIEVED_EVENT,
@@ -166,6 +167,9 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             )
             if evaluating and data.held_out is not None:
                 last_loss = validate(job, data.held_out, progress, schedule)
+
+            if progress.position == 0 and progress.epoch in config.snapshot_epochs:
+                save_snapshot(job.run, job.system, progress.epoch, job.accelerator)
 
             # A checkpoint holds all that the next step depends on.
             if budget.is_over(progress):

@@ -15,6 +15,7 @@ from lmlab.backbones.latent_decoders import (
     TeacherForcedDecoder,
 )
 from lmlab.backbones.sentence_encoders import FlattenedEncoder, ProjectedEncoder, ReverseRNNEncoder
+from lmlab.core.errors import UserError
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.latent_distributions import (
@@ -26,11 +27,15 @@ from lmlab.inference.latent_distributions import (
 from lmlab.layers.noise import TokenNoise
 from lmlab.models.latent_variable import Autoencoder, VariationalAutoencoder
 from lmlab.objectives.elbo import ELBO, BoundName
-from lmlab.objectives.reconstruction import ReconstructionObjective
+from lmlab.objectives.reconstruction import (
+    ReconstructionObjective,
+    TeacherForcedReconstruction,
+)
 from lmlab.zoo._emissions import EmissionName, build_emission
 from lmlab.zoo._recurrent import CellName, build_cell, embedding_for
 
 LatentName = Literal["gaussian", "full-gaussian", "bernoulli"]
+DecoderName = Literal["free-running", "teacher-forced"]
 
 # Short sentences; batches large enough to amortise the mixture's emission table.
 AUTOENCODER_MULTI30K = {
@@ -69,6 +74,15 @@ class SentenceAutoencoderConfig(NoiseConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecurrentAutoencoderConfig(SentenceAutoencoderConfig):
+    """Settings of a recurrent sentence autoencoder."""
+
+    decoder: DecoderName = "free-running"
+    """free-running (fed the latent at every step) or teacher-forced (fed the preceding tokens; the
+    latent is its initial state, so it need not hold what they predict)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ELBOConfig(NoiseConfig):
     """Settings of the evidence lower bound (ELBO)."""
 
@@ -90,10 +104,19 @@ class ELBOConfig(NoiseConfig):
 class VAEConfig(ELBOConfig, SentenceAutoencoderConfig):
     """Settings of a variational autoencoder of sentences."""
 
+    decoder: DecoderName = "teacher-forced"
+    """teacher-forced (fed the preceding tokens) or free-running (fed the latent alone)."""
     latent_every_step: bool = False
     """Whether the latent is concatenated to every decoder input, not only its initial state."""
     word_dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Word dropout: share of decoder inputs erased in training, so that it needs the latent."""
+
+    def __post_init__(self) -> None:
+        if self.decoder == "free-running" and (self.latent_every_step or self.word_dropout):
+            raise UserError(
+                "latent_every_step and word_dropout do not apply to decoder=free-running, which is "
+                "fed the latent at every step and no words; remove them."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +129,9 @@ class FixedLengthAutoencoderConfig(SentenceAutoencoderConfig):
 
 ConfigType = TypeVar("ConfigType", bound=VAEConfig)
 AUTOENCODER_SIZES = {
-    "tiny": SentenceAutoencoderConfig(width=16, latent=16, states=8),
-    "small": SentenceAutoencoderConfig(),
-    "base": SentenceAutoencoderConfig(width=512, latent=512),
+    "tiny": RecurrentAutoencoderConfig(width=16, latent=16, states=8),
+    "small": RecurrentAutoencoderConfig(),
+    "base": RecurrentAutoencoderConfig(width=512, latent=512),
 }
 AUTOENCODER_RECIPES = {"multi30k": AUTOENCODER_MULTI30K}
 FIXED_LENGTH_RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "length": 20}}
@@ -157,14 +180,7 @@ def build_vae(
 ) -> VariationalAutoencoder:
     """Sentence VAE: right-to-left encoder, latent, decoder initialised from it; one cell type."""
     embedding = embedding_for(config.emission, vocabulary.size, config.width)
-    input_width = config.width + (config.latent if config.latent_every_step else 0)
-    decoder = TeacherForcedDecoder(
-        embedding,
-        build_cell(cell, input_width, config.width, off),
-        latent=config.latent,
-        latent_every_step=config.latent_every_step,
-        dropout=config.dropout,
-    )
+    decoder = make_vae_decoder(config, embedding, cell, off)
     encoder = ReverseRNNEncoder(
         embedding, build_cell(cell, config.width, config.width, off), dropout=config.dropout
     )
@@ -178,6 +194,23 @@ def build_vae(
             encoder,
             word_dropout=make_token_noise(config.word_dropout, vocabulary),
         ),
+    )
+
+
+def make_vae_decoder(
+    config: VAEConfig, embedding: nn.Embedding, cell: CellName, off: tuple[int, ...]
+) -> LatentDecoder:
+    """The configured recurrent decoder of a VAE."""
+    if config.decoder == "free-running":
+        fed_latent = build_cell(cell, config.latent, config.width, off)
+        return FreeRunningDecoder(fed_latent, latent=config.latent, dropout=config.dropout)
+    input_width = config.width + (config.latent if config.latent_every_step else 0)
+    return TeacherForcedDecoder(
+        embedding,
+        build_cell(cell, input_width, config.width, off),
+        latent=config.latent,
+        latent_every_step=config.latent_every_step,
+        dropout=config.dropout,
     )
 
 
@@ -207,13 +240,15 @@ def build_autoencoder(
     vocabulary: Vocabulary,
     encoder: SentenceEncoder,
     decoder: LatentDecoder,
+    *,
+    objective: type[ReconstructionObjective] = ReconstructionObjective,
 ) -> Autoencoder:
     """Autoencoder: encoder, latent vector, decoder."""
     return Autoencoder(
         vocabulary=vocabulary,
         backbone=Bottleneck(encoder, decoder),
         emission=make_autoencoder_emission(config, vocabulary),
-        objective=ReconstructionObjective(
+        objective=objective(
             latent_noise=config.latent_noise,
             token_noise=make_token_noise(config.token_noise, vocabulary),
         ),
@@ -221,20 +256,27 @@ def build_autoencoder(
 
 
 def build_recurrent_autoencoder(
-    config: SentenceAutoencoderConfig, vocabulary: Vocabulary, cell: CellName
+    config: RecurrentAutoencoderConfig, vocabulary: Vocabulary, cell: CellName
 ) -> Autoencoder:
-    """Recurrent autoencoder: right-to-left encoder, free-running decoder."""
+    """Recurrent autoencoder: right-to-left encoder, free-running or teacher-forced decoder."""
     embedding = embedding_for(config.emission, vocabulary.size, config.width)
     encoder_cell = build_cell(cell, config.width, config.width)
     encoder = ReverseRNNEncoder(embedding, encoder_cell, dropout=config.dropout)
     to_latent = nn.Linear(config.width, config.latent)
+    projected = ProjectedEncoder(encoder, to_latent, width=config.latent)
+    if config.decoder == "teacher-forced":
+        forced = TeacherForcedDecoder(
+            embedding,
+            build_cell(cell, config.width, config.width),
+            latent=config.latent,
+            dropout=config.dropout,
+        )
+        return build_autoencoder(
+            config, vocabulary, projected, forced, objective=TeacherForcedReconstruction
+        )
     decoder_cell = build_cell(cell, config.latent, config.width)
-    return build_autoencoder(
-        config,
-        vocabulary,
-        ProjectedEncoder(encoder, to_latent, width=config.latent),
-        FreeRunningDecoder(decoder_cell, latent=config.latent, dropout=config.dropout),
-    )
+    free = FreeRunningDecoder(decoder_cell, latent=config.latent, dropout=config.dropout)
+    return build_autoencoder(config, vocabulary, projected, free)
 
 
 def build_fixed_length_autoencoder(

@@ -5,7 +5,8 @@
 
 Encoder, decoder and emission are those of the run `--base`, an autoencoder, and stay frozen; only
 the two small networks f and g are trained. This gives the autoencoder a prior without training a
-VAE from scratch. Words are conditionally independent given u.
+VAE from scratch. Words are conditionally independent given u if the autoencoder's decoder is not
+teacher-forced.
 """
 
 from __future__ import annotations

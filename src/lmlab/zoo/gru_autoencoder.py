@@ -1,9 +1,11 @@
-"""GRU sentence autoencoder: encode to one vector; the decoder is fed that vector only.
+"""GRU sentence autoencoder: encode to one vector, decode from it.
 
     z = C · GRU(e(s_n), …, e(s_1)) + c;  h_0 = A z + a, h_t = GRU(z, h_{t-1});  p(s_t | h_t)
 
 The decoder is free-running: its input is the latent at every step and never the previous words, so
-the latent must hold the whole sentence.
+the latent must hold the whole sentence. With `--set decoder=teacher-forced` it is fed the previous
+words, h_t = GRU(e(s_{t-1}), h_{t-1}), and the latent adds what they don't predict. Either way the
+score is a reconstruction, not a likelihood: the latent is computed from the sentence itself.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ CARD = Card(
     oracle="torch.nn.GRU with the same weights: tests/parity/test_autoencoders.py",
 )
 
-Config = parts.SentenceAutoencoderConfig
+Config = parts.RecurrentAutoencoderConfig
 SIZES = parts.AUTOENCODER_SIZES
 RECIPES = parts.AUTOENCODER_RECIPES
 

@@ -1,13 +1,14 @@
 """MLP sentence autoencoder: two layers from all positions to one vector, two back.
 
-    z = C_2 tanh(C_1 [e(s_1), …, e(s_n)] + c_1) + c_2;  [h_1, …, h_n] = D_2 tanh(D_1 z + d_1) + d_2
+    z = C_2 f(C_1 [e(s_1), …, e(s_n)] + c_1) + c_2;  [h_1, …, h_n] = D_2 f(D_1 z + d_1) + d_2
 
-Positions after the end of a sentence are zeros.
+f is tanh, or the `activation`. Positions after the end of a sentence are zeros.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import nn
 
@@ -40,6 +41,8 @@ class Config(parts.FixedLengthAutoencoderConfig):
 
     ffn_width: int = field(default=256, metadata={"at_least": 1})
     """Hidden size of encoder and decoder MLPs."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation of the hidden units: tanh or relu."""
 
 
 SIZES = {
@@ -52,7 +55,7 @@ RECIPES = parts.FIXED_LENGTH_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> Autoencoder:
     values, latent = (config.length - 1) * config.width, config.latent
-    hidden = config.ffn_width
-    encode = nn.Sequential(nn.Linear(values, hidden), nn.Tanh(), nn.Linear(hidden, latent))
-    decode = nn.Sequential(nn.Linear(latent, hidden), nn.Tanh(), nn.Linear(hidden, values))
+    hidden, activation = config.ffn_width, {"tanh": nn.Tanh, "relu": nn.ReLU}[config.activation]
+    encode = nn.Sequential(nn.Linear(values, hidden), activation(), nn.Linear(hidden, latent))
+    decode = nn.Sequential(nn.Linear(latent, hidden), activation(), nn.Linear(hidden, values))
     return parts.build_fixed_length_autoencoder(config, vocabulary, encode, decode)

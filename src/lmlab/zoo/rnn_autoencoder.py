@@ -1,9 +1,12 @@
-"""Elman RNN sentence autoencoder: encode to one vector; the decoder is fed that vector only.
+"""Elman RNN sentence autoencoder: encode to one vector, decode from it.
 
     z = C · RNN(e(s_n), …, e(s_1)) + c;  h_0 = A z + a, h_t = tanh(W z + U h_{t-1} + b);
     p(s_t | h_t)
 
 The decoder is free-running: its input is the latent at every step and never the previous words.
+With `--set decoder=teacher-forced` it is fed the previous words, h_t = tanh(W e(s_{t-1}) + U h_{t-1}
++ b). Either way the score is a reconstruction, not a likelihood: the latent is computed from the
+sentence itself.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ CARD = Card(
     oracle="torch.nn.RNN with the same weights: tests/parity/test_autoencoders.py",
 )
 
-Config = parts.SentenceAutoencoderConfig
+Config = parts.RecurrentAutoencoderConfig
 SIZES = parts.AUTOENCODER_SIZES
 RECIPES = parts.AUTOENCODER_RECIPES
 

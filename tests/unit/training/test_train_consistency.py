@@ -53,3 +53,19 @@ def test_unconditional_model_rejects_parallel_corpus(tmp_path):
     (tmp_path / "pairs.tsv").write_text(pairs + "\n", encoding="utf-8")
     with pytest.raises(UserError, match="takes no source texts"):
         train("lstm", data=tmp_path / "pairs.tsv", out=tmp_path / "run", quiet=True)
+
+
+def test_snapshots_equal_a_run_stopped_after_that_epoch(folder):
+    """A constant learning rate, so that three epochs begin with a run of one."""
+    options = {"data": folder, "size": "tiny", "quiet": True}
+    settings = {"snapshot_epochs": "1,3"}
+    whole = train("lstm", out=folder / "run", epochs=3, settings=settings, **options)
+    short = train("lstm", out=folder / "short", epochs=1, **options)
+    assert [path.name for path in sorted((whole.path / "epochs").iterdir())] == ["1", "3"]
+    texts = [example.text for example in open_corpus(str(folder)).splits["test"]]
+
+    def totals(path):
+        model = load_run(path)
+        return [s.total for s in Scorer(model.system, model.tokenizer, model.layout).score(texts)]
+
+    assert totals(whole.path / "epochs" / "1") == totals(short.path) != totals(whole.path)
