@@ -17,6 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import Any
 
 import torch
 from notes_lm import CellName, NotesLM, Scaling
+from row_tables import replace_between
 from torch import Tensor
 
 import lmlab
@@ -33,7 +36,13 @@ from lmlab.data.tokenizers import tokenizer_for
 from lmlab.diagnosis.examination_figures import causality_figure
 from lmlab.plotting.figure import render_figure, write_figure
 
-RECORDS = Path(__file__).parents[1] / "results" / "notes" / "leak"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from experiment import RESULTS, Experiment, GrowingExperiment
+
+FOLDER = "notes/leak"
+RECORDS = RESULTS / FOLDER
+EPOCHS = 30
 SENTENCES, EPSILON = 280, 0.01
 """Sentences of a batch, and RMSprop's eps."""
 CELL_NAMES = {"lstm": "LSTM", "rnn": "RNN", "gru-minimal": "minimal GRU", "mgru": "MGRU (4, 6)"}
@@ -275,10 +284,39 @@ def _figure(value: float | None) -> str:
 
 def write_into(page: Path) -> None:
     """Replace the table between the two markers in a page."""
-    text, begin, end = page.read_text(encoding="utf-8"), "<!-- leak -->", "<!-- end of leak -->"
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    page.write_text(f"{before}{begin}\n{markdown()}\n{end}{after}", encoding="utf-8")
+    replace_between(page, "<!-- leak -->", "<!-- end of leak -->", markdown())
+
+
+def experiments() -> list[Experiment]:
+    """All rows, for the queue."""
+    return [
+        GrowingExperiment(
+            name=f"leak.{row.name}",
+            group="leak",
+            command=(
+                "benchmarks/notes/leak.py",
+                *("--data", "{data}", "--runs", "{runs}/leak"),
+                *("--records", f"{{records}}/{FOLDER}"),
+                *("--epochs", str(EPOCHS), "--only", row.name),
+            ),
+            minutes=estimated_minutes(row),
+            record=f"{FOLDER}/{row.name}.json",
+            epochs=EPOCHS,
+        )
+        for row in ROWS
+    ]
+
+
+def estimated_minutes(row: Row) -> float:
+    """By the recorded seconds of an epoch on the same text with the same kind of output."""
+    seconds = [
+        line["seconds"]
+        for other in ROWS
+        if (other.protocol, other.states) == (row.protocol, row.states)
+        and (record := read_record(other))
+        for line in record["epochs"][1:]
+    ]
+    return EPOCHS * statistics.median(seconds) / 60 if seconds else 20.0
 
 
 def draw_causality(path: Path) -> None:
@@ -302,7 +340,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("LMLAB_DATA"))
     parser.add_argument("--runs", type=Path, default=Path("runs/leak"), help="checkpoints")
     parser.add_argument("--only", default="", help="only rows whose name contains this text")
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--records", type=Path, default=RECORDS, help="folder of the records")
     parser.add_argument("--table", action="store_true", help="print the table and train nothing")
     parser.add_argument("--write", type=Path, help="put the table into this page, train nothing")
     parser.add_argument("--figure", type=Path, help="draw the causality report, train nothing")
@@ -320,7 +359,14 @@ def main() -> None:
     torch.set_num_threads(1)
     for row in (row for row in ROWS if options.only in row.name):
         splits, size = read_protocol(row.protocol, Path(options.data))
-        run_row(row, splits, size, epochs=options.epochs, runs=options.runs, records=RECORDS)
+        run_row(
+            row,
+            splits,
+            size,
+            epochs=options.epochs,
+            runs=options.runs,
+            records=options.records,
+        )
 
 
 if __name__ == "__main__":
