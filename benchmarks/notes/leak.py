@@ -360,12 +360,7 @@ def main() -> None:
     for row in (row for row in ROWS if options.only in row.name):
         splits, size = read_protocol(row.protocol, Path(options.data))
         run_row(
-            row,
-            splits,
-            size,
-            epochs=options.epochs,
-            runs=options.runs,
-            records=options.records,
+            row, splits, size, epochs=options.epochs, runs=options.runs, records=options.records
         )
 
 

@@ -3,7 +3,7 @@
     python benchmarks/notes/pictures.py --runs runs/notes [--only TEXT]
     python benchmarks/notes/pictures.py --write docs/notes.md
 
-Each is the figure of that name of `lmlab inspect RUN`, written to benchmarks/results/notes/pictures/.
+Each is a figure of `lmlab inspect RUN`, kept in benchmarks/results/notes/pictures/.
 DLM13 is drawn after epochs 10 and 20 of its training, from the snapshots in RUN/epochs/.
 """
 
@@ -73,7 +73,7 @@ PICTURES = (
     Picture(
         label="DLM9, E30",
         training="multi30k-l20.independent.states-400_epochs-30.seed0",
-        figure="tokens-of-states",
+        figure="words-of-the-states",
         about="the most probable tokens of the states",
     ),
     aligned(10),

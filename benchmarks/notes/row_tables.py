@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
-from record_file import mean_and_half_range
 from rows import Record, Row, Table
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from record_file import mean_and_half_range
 
 COLUMNS = (
     *("row", "system", "the notes, E20", "E30", "leak", "ours, E20", "E30"),

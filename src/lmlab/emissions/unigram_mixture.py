@@ -32,9 +32,11 @@ class UnigramMixture(Emission):
 
     def joint(self) -> Tensor:
         """(K, V) log π_z + log P(s | z)."""
-        return F.log_softmax(self.weights, 0)[:, None] + F.log_softmax(
-            self.table + self.never_predicted, 1
-        )
+        return F.log_softmax(self.weights, 0)[:, None] + self.log_table().t()
+
+    def log_table(self) -> Tensor:
+        """(V, K) log P(s | z)."""
+        return F.log_softmax(self.table + self.never_predicted, 1).t()
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         # Gathered before the sum: a column of -inf has no gradient.

@@ -87,7 +87,8 @@ def state_token_capture(system: System) -> dict[str, Capture]:
     emission = getattr(system, "emission", None)
     if not isinstance(emission, Emission):
         return {}
-    states = getattr(emission, "states", None)
+    own_table = isinstance(emission, StateTokenTable)
+    states = emission if own_table else getattr(emission, "states", None)
     if isinstance(states, StateTokenTable):
         with evaluation_mode(system):
             table = states.log_table().exp()

@@ -27,10 +27,7 @@ from lmlab.inference.latent_distributions import (
 from lmlab.layers.noise import TokenNoise
 from lmlab.models.latent_variable import Autoencoder, VariationalAutoencoder
 from lmlab.objectives.elbo import ELBO, BoundName
-from lmlab.objectives.reconstruction import (
-    ReconstructionObjective,
-    TeacherForcedReconstruction,
-)
+from lmlab.objectives.reconstruction import ReconstructionObjective, TeacherForcedReconstruction
 from lmlab.zoo._emissions import EmissionName, build_emission
 from lmlab.zoo._recurrent import CellName, build_cell, embedding_for
 

@@ -4,9 +4,9 @@
     p(s_t | h_t)
 
 The decoder is free-running: its input is the latent at every step and never the previous words.
-With `--set decoder=teacher-forced` it is fed the previous words, h_t = tanh(W e(s_{t-1}) + U h_{t-1}
-+ b). Either way the score is a reconstruction, not a likelihood: the latent is computed from the
-sentence itself.
+With `--set decoder=teacher-forced` it is fed the previous words,
+h_t = tanh(W e(s_{t-1}) + U h_{t-1} + b). Either way the score is a reconstruction, not a
+likelihood: the latent is computed from the sentence itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All rows of the notes' tables (003) are there, with their figures, as trainings that are valid."""
+"""All rows of the notes' tables (003) are there with their figures, as valid trainings."""
 
 from __future__ import annotations
 
@@ -100,6 +100,14 @@ def test_trainings_are_valid_and_named_apart(tables: dict[str, Any]) -> None:
             assert bool(card.base) == bool(row.base)
             if row.epochs != 20 and "autoencoder" not in row.system and row.system != "hmm":
                 assert getattr(built, "width", 128) == (64 if "E64" in row.label else 128)
+
+
+def test_tables_in_the_notes_are_up_to_date(tables: dict[str, Any]) -> None:
+    """If not: python benchmarks/run_queue.py --write docs/notes.md"""
+    text = (BENCHMARKS.parent / "docs" / "notes.md").read_text(encoding="utf-8")
+    row_tables, pictures = map(importlib.import_module, ("row_tables", "pictures"))
+    for expected in [*map(row_tables.markdown, tables.values()), pictures.markdown()]:
+        assert expected in text
 
 
 def test_variants_by_hand(tables: dict[str, Any]) -> None:

@@ -203,12 +203,13 @@ def test_capture_averages_ignore_padding(fake: InspectedModel) -> None:
     assert list(captures.sentences[0]) == ["posterior"]
 
 
+@pytest.mark.parametrize("name", ["remix", "independent"])
 def test_state_token_capture_is_a_distribution_per_state(
-    gru: InspectedModel, tmp_path: Path
+    gru: InspectedModel, tmp_path: Path, name: str
 ) -> None:
     assert state_token_capture(gru.system) == {}
-    train("remix", data="grammar", out=tmp_path / "remix", size="tiny", steps=1, quiet=True)
-    system = load_run(tmp_path / "remix").system
+    train(name, data="grammar", out=tmp_path / name, size="tiny", epochs=1, quiet=True)
+    system = load_run(tmp_path / name).system
     table = state_token_capture(system)["words of the states"].values
     # A distribution over tokens for each state.
     torch.testing.assert_close(table.sum(0), torch.ones(table.shape[1]))
