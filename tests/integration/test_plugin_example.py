@@ -105,6 +105,10 @@ def test_example_goes_through_all_of_it(environment: Environment):
     code = "import lmlab; print(lmlab.repeats(lmlab.load('runs/traces'), texts=5))"
     assert re.search(r"Repeats\(texts=5, words=\d+, repeated=0\.\d+\)", environment.run("-c", code))
     lmlab("settings --task topic")
+    assert "model type traces" in lmlab("export-hf runs/traces hub")
+    lmlab("import-hf hub --out runs/imported")
+    imported = json.loads(lmlab("score runs/imported --text north --json"))
+    assert imported[0]["total"] == total
 
     environment.uninstall("lmlab-traces")
     sentence = (

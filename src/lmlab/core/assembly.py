@@ -119,10 +119,11 @@ class ComposedSystem(TrainableSystem):
     def _check_attention_mask(self, view: View) -> None:
         for part in (view, view.prediction_view):
             if not isinstance(part.attention_mask, self.backbone.supported_masks):
-                kinds = " or ".join(kind.__name__ for kind in self.backbone.supported_masks)
+                names = [kind.__name__ for kind in self.backbone.supported_masks]
                 raise UserError(
-                    f"{type(self.backbone).__name__} supports attention masks of kind {kinds}, but "
-                    f"this objective needs {type(part.attention_mask).__name__}."
+                    f"{type(self.backbone).__name__} supports attention masks of kind "
+                    f"{' or '.join(names) or 'none (it declares no supported_masks)'}, but this "
+                    f"objective needs {type(part.attention_mask).__name__}."
                 )
 
     def scores(

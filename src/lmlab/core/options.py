@@ -157,10 +157,14 @@ def takes(options: Callable[P, Options]) -> Taking[P, Options]:
         declared = inspect.signature(function)
         make: Callable[..., Options] = options
         *subjects, record = declared.parameters.values()
-        signature = declared.replace(parameters=[*subjects, *_field_parameters(options)])
+        own_parameters = _field_parameters(options)
+        signature = declared.replace(parameters=[*subjects, *own_parameters])
+        fits = _fitting_call(len(subjects), own_parameters)
 
         @wraps(function)
         def flat(*values: Any, **keywords: Any) -> Result:
+            if fits(values, keywords):
+                return function(*values, make(**keywords))
             try:
                 chosen = signature.bind(*values, **keywords).arguments
             except TypeError as error:
@@ -172,6 +176,24 @@ def takes(options: Callable[P, Options]) -> Taking[P, Options]:
         return flat
 
     return cast("Taking[P, Options]", decorate)
+
+
+def _fitting_call(
+    subjects: int, parameters: Sequence[Parameter]
+) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
+    """Whether a call has all subjects by position and known keywords, the required ones among them.
+
+    The usual call: it needs no `Signature.bind`, which takes longer than scoring a short text.
+    """
+    names = frozenset(parameter.name for parameter in parameters)
+    required = frozenset(
+        parameter.name for parameter in parameters if parameter.default is Parameter.empty
+    )
+
+    def fits(values: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
+        return len(values) == subjects and required <= keywords.keys() <= names
+
+    return fits
 
 
 def _call_error(
@@ -224,13 +246,17 @@ def _collected(stream: Callable[..., Any], named: Named, chunks: Callable[..., A
     hint = str(of_stream.return_annotation).replace("Iterator[", "list[", 1)
     texts = texts.replace(name="texts", annotation=Sequence[str])
     signature = of_stream.replace(parameters=[subject, texts, *others], return_annotation=hint)
+    fits = _fitting_call(2, others)
 
     def collected(*values: Any, **keywords: Any) -> list[Any]:
-        try:
-            given = signature.bind(*values, **keywords).arguments
-        except TypeError as error:
-            raise TypeError(_call_error(named, signature, keywords, error)) from None
-        subject_value, given_texts = given.pop(subject.name), given.pop("texts")
+        if fits(values, keywords):
+            (subject_value, given_texts), given = values, keywords
+        else:
+            try:
+                given = signature.bind(*values, **keywords).arguments
+            except TypeError as error:
+                raise TypeError(_call_error(named, signature, keywords, error)) from None
+            subject_value, given_texts = given.pop(subject.name), given.pop("texts")
         check_texts(given_texts, named.__name__)
         return list(stream(subject_value, chunks(given_texts), **given))
 

@@ -76,7 +76,8 @@ class NoResidual(SublayerConnection):
         self.dropout = nn.Dropout(dropout)
 
     def sublayer_input(self, values: Tensor) -> Tensor:
-        return self.dropout(values)
+        # A call of the module costs as much as a gate of a small cell, in every step of decoding.
+        return self.dropout(values) if self.training else values
 
     def sublayer_output(self, values: Tensor, output: Tensor) -> Tensor:
         return output

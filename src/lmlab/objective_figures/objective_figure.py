@@ -350,17 +350,9 @@ def _contents(prepared: _PreparedText, view: View) -> ObjectiveContents:
 def _view(prepared: _PreparedText, seed: int) -> _SampledView:
     system, generator = prepared.system, torch.Generator().manual_seed(seed)
     before = generator.get_state()
-    try:
-        with evaluation_mode(system):
-            batch = prepared.batch.to(device_of(system))
-            view = system.objective.view(batch, generator=generator)
-    except TypeError as error:
-        if "does not define view" not in str(error):
-            raise
-        raise UserError(
-            f"the objective of {prepared.card.name} is no view of a text ({error}), so there is "
-            "nothing to plot."
-        ) from error
+    with evaluation_mode(system):
+        batch = prepared.batch.to(device_of(system))
+        view = system.objective.view(batch, generator=generator)
     random = not torch.equal(before, generator.get_state())
     return _SampledView(view=view, seed=seed, random=random)
 

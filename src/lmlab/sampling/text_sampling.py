@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,9 +15,13 @@ from lmlab.core.options import as_keywords, takes
 from lmlab.core.untrusted_input import check_seed, check_text, check_whole_number
 from lmlab.inference.decoding import GeneratedSequence
 from lmlab.sampling.beam_search import BeamConfig, beam_search
-from lmlab.sampling.decoding import greedy_search, sample_sequences
+from lmlab.sampling.decoding import Generator, greedy_search, sample_sequences
 from lmlab.sampling.generation_options import SAMPLE_BEAM_WIDTH, SampleOptions
 from lmlab.sampling.prompts import encode_prefix, encode_source
+
+if TYPE_CHECKING:
+    from lmlab.data.tokenizers import Tokenizer
+    from lmlab.training.run_folder import TrainedModel
 
 DECODING_OPTIONS = {
     "ancestral": ("temperature", "top_k", "top_p"),
@@ -45,7 +49,7 @@ class GeneratedText:
 
 
 @takes(SampleOptions)
-def sample_texts(model: Any, options: SampleOptions) -> list[GeneratedText]:
+def sample_texts(model: TrainedModel, options: SampleOptions) -> list[GeneratedText]:
     """Generate texts with a trained model; the same seed gives the same texts."""
     chosen = _checked(options)
     ids = list(encode_prefix(check_text(options.prefix, "the prefix"), model.tokenizer).ids)
@@ -80,7 +84,7 @@ def _checked(options: SampleOptions) -> dict[str, Any]:
     return given
 
 
-def _source_batch(model: Any, source: str | None) -> Batch | None:
+def _source_batch(model: TrainedModel, source: str | None) -> Batch | None:
     """The source as a batch of one row; a UserError if the model does not take one."""
     card, config = model.card, model.config
     if source is not None:
@@ -96,7 +100,7 @@ def _source_batch(model: Any, source: str | None) -> Batch | None:
 
 
 def _generate(
-    system: Any,
+    system: Generator,
     options: SampleOptions,
     prefix: list[int],
     condition: Batch | None,
@@ -123,7 +127,7 @@ def _generate(
             yield from sample_sequences(system, rows, max_length=max_length, **sampling)
 
 
-def _generated_text(sequence: GeneratedSequence, tokenizer: Any) -> GeneratedText:
+def _generated_text(sequence: GeneratedSequence, tokenizer: Tokenizer) -> GeneratedText:
     return GeneratedText(
         text=tokenizer.decode(sequence.tokens),
         log_prob=sequence.log_prob,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmlab.core.errors import UserError
 from lmlab.core.options import as_keywords, takes
@@ -20,6 +20,10 @@ from lmlab.scoring.translation_metrics import (
     make_metric,
     score_translations,
 )
+
+if TYPE_CHECKING:
+    from lmlab.data.tokenizers import Tokenizer
+    from lmlab.training.run_folder import TrainedModel
 
 TRANSLATIONS_PER_CHUNK = 512
 """Texts translated together, batched by length."""
@@ -46,7 +50,7 @@ class TranslationEvaluation:
 
 @takes(EvaluationOptions)
 def evaluate_translators(
-    models: dict[str, Any], corpus: Corpus, options: EvaluationOptions
+    models: Mapping[str, TrainedModel], corpus: Corpus, options: EvaluationOptions
 ) -> TranslationEvaluation:
     """Translate a split with every model (settings as for `make_translator`) and compare metrics.
 
@@ -95,7 +99,7 @@ def split_names(names: str | Sequence[str]) -> list[str]:
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
-def unique_model_names(models: Sequence[Any]) -> dict[str, Any]:
+def unique_model_names(models: Sequence[TrainedModel]) -> dict[str, TrainedModel]:
     """Models by the names of their folders, those of equal names by their paths."""
     counts = Counter(model.name for model in models)
     named = {model.name if counts[model.name] == 1 else str(model.path): model for model in models}
@@ -110,7 +114,7 @@ class ValidationBleu:
 
     name = "bleu"
 
-    def __init__(self, corpus: Corpus, tokenizer: Any, source_tokenizer: Any) -> None:
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> None:
         examples = list(corpus.split("validation"))
         self.sources = [example.condition or "" for example in examples]
         self.references = [example.text for example in examples]
@@ -130,7 +134,7 @@ def _chunks(sources: Sequence[str]) -> Iterator[Sequence[str]]:
     )
 
 
-def _translator(name: str, model: Any, options: dict[str, Any]) -> Translator:
+def _translator(name: str, model: TrainedModel, options: dict[str, Any]) -> Translator:
     if not model.card.conditional:
         raise UserError(
             f"{name} generates texts without a source; translation needs a system with one "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lmlab.verbs import evaluation, generation, scoring
 
 if TYPE_CHECKING:
     from lmlab.core.capture import Capture
     from lmlab.core.card import Card
+    from lmlab.core.system import System
+    from lmlab.data.tokenizers import Tokenizer
     from lmlab.sampling.prompts import EncodedPrefix
     from lmlab.training.run_config import RunConfig
     from lmlab.training.run_folder import TrainedModel
@@ -43,12 +45,12 @@ class LanguageModel:
         return self.model.path
 
     @property
-    def system(self) -> Any:
+    def system(self) -> System:
         """The torch module, in evaluation mode."""
         return self.model.system
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer: text to ids and back."""
         return self.model.tokenizer
 

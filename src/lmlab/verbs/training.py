@@ -17,10 +17,13 @@ from lmlab.tasks.finetune_options import FinetuneOptions
 from lmlab.training.train_options import TrainOptions
 
 if TYPE_CHECKING:
+    from lmlab.data.corpus import Corpus
+    from lmlab.data.tokenizers import Tokenizer
     from lmlab.reports.report_sections import ReportSection
     from lmlab.tasks.confidence_intervals import TaskMetrics
     from lmlab.tasks.finetune_job import FinetuneResult
     from lmlab.tasks.finetuned_model import FinetunedModel, TaskAnswer
+    from lmlab.training.loop import ValidationMetric
     from lmlab.training.train import TrainingResult
 
 
@@ -52,7 +55,7 @@ def train(
     return train_system(system, **as_keywords(options))
 
 
-def _bleu(corpus: Any, tokenizer: Any, source_tokenizer: Any) -> Any:
+def _bleu(corpus: Corpus, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> ValidationMetric:
     """Validation BLEU; what it needs is imported only if weights are selected by it."""
     from lmlab.sampling.translation_evaluation import ValidationBleu
 

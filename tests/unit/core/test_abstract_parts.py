@@ -21,10 +21,13 @@ from lmlab.backbones.rnn_decoders import AttentionDecoder
 from lmlab.core.assembly import Assembly
 from lmlab.core.batch import Batch
 from lmlab.core.entity_memory import HiddenMemory
-from lmlab.core.parts import Backbone, Emission, Objective
+from lmlab.core.errors import UserError
+from lmlab.core.parts import Backbone, Emission, HiddenStates, Objective
 from lmlab.core.sampled_loss import SampledLoss
+from lmlab.core.state import State
 from lmlab.core.system import TrainableSystem
 from lmlab.core.view import View, causal_view
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import EnergyEmission, JointEmission
 from lmlab.layers.block import SublayerConnection
 from lmlab.layers.hmm_parameters import HMMParameters
@@ -33,8 +36,10 @@ from lmlab.layers.recurrent_cells import RecurrentCell
 from lmlab.layers.relative_positions import PositionBias, RelativeValueEncoding
 from lmlab.layers.sequence_mixer import CausalMixer, SequenceMixer
 from lmlab.layers.switch_cells import SwitchCell
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.models.retrieval_base import DocumentStoreModel
 from lmlab.objectives.denoising_base import CorruptedTextObjective
+from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.objective_interfaces import EnergyObjective, Seq2SeqObjective
 from lmlab.retrieval.bi_encoders import BiEncoder
 from lmlab.tasks.sequence_task import HeadTask
@@ -102,6 +107,30 @@ def test_incomplete_part_fails_when_it_is_made(base: type, missing: set[str]) ->
     words = set(re.findall(r"\w+", str(error.value)))
     assert missing <= words
     assert part.__abstractmethods__ >= missing
+
+
+class WithoutMasks(Backbone):
+    """Complete but for a declaration: it names no attention mask that it supports."""
+
+    width = 5
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        return HiddenStates(values=torch.zeros(*view.inputs.shape, 5))
+
+
+def test_backbone_that_declares_no_mask_is_told_so() -> None:
+    system = AutoregressiveLM(
+        vocabulary=Vocabulary(size=7),
+        backbone=WithoutMasks(),
+        emission=Uniform(),
+        objective=NextToken(),
+    )
+    message = (
+        r"^WithoutMasks supports attention masks of kind none \(it declares no supported_masks\), "
+        r"but this objective needs CausalMask\.$"
+    )
+    with pytest.raises(UserError, match=message):
+        system.loss(Batch.collate([[2, 5, 3]], pad=0))
 
 
 def test_sequence_task_with_a_head_lists_what_it_must_define() -> None:

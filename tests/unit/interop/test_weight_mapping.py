@@ -149,6 +149,16 @@ def test_every_system_setting_is_classified(family, name):
     )
 
 
+def test_default_sizes_get_one_spelling():
+    given = {"width": 8, "heads": 2, "head_width": 4, "ffn_width": 0, "embedding_width": 8}
+    resolved = {"width": 8, "heads": 2, "head_width": 0, "ffn_width": 32, "embedding_width": 0}
+    assert resolve_settings(given) == resolved == resolve_settings(resolved)
+    other = {"width": 8, "heads": 2, "head_width": 3, "ffn_width": 5, "embedding_width": 6}
+    assert resolve_settings(other) == other
+    # A system of a plug-in that is no Transformer.
+    assert resolve_settings({"rates": (0.5,)}) == {"rates": (0.5,)}
+
+
 @pytest.mark.parametrize("family", families().values(), ids=families())
 def test_config_round_trip_keeps_settings(family):
     """A written config.json, read again, gives every setting that a weight depends on."""

@@ -78,12 +78,16 @@ def from_hf_activation(name: Any) -> str:
 
 
 def resolve_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Canonical settings: a default size, given as 0 or explicitly, gets one spelling."""
-    width, resolved = settings["width"], dict(settings)
-    resolved["ffn_width"] = settings["ffn_width"] or 4 * width
-    if settings["head_width"] * settings["heads"] == width:
+    """Canonical settings: a default size, given as 0 or explicitly, gets one spelling.
+
+    A plug-in's system may have none of these settings.
+    """
+    width, resolved = settings.get("width"), dict(settings)
+    if settings.get("ffn_width") == 0:
+        resolved["ffn_width"] = 4 * settings["width"]
+    if "head_width" in settings and settings["head_width"] * settings["heads"] == width:
         resolved["head_width"] = 0
-    if settings["embedding_width"] == width:
+    if "embedding_width" in settings and settings["embedding_width"] == width:
         resolved["embedding_width"] = 0
     return resolved
 
