@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import math
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,19 @@ def test_pairs_accuracy_follows_the_scores(model: lmlab.LanguageModel, tmp_path:
     file.write_text('{"sentence_good": "the dog sleeps", "sentence_bad": "dog sleeps the the"}\n')
     good, bad = model.score(["the dog sleeps", "dog sleeps the the"])
     assert model.pairs(file).overall.right == int(good.total > bad.total)
+
+
+def test_pairs_of_runs_in_folders_of_one_name_are_named_by_their_paths(
+    run: Path, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "pairs.jsonl", tmp_path / "other" / run.name
+    file.write_text('{"sentence_good": "the dog sleeps", "sentence_bad": "dog the sleeps"}\n')
+    shutil.copytree(run, other)
+    comparison = lmlab.pairs([run, other], [file])
+    assert list(comparison.reports) == [str(run), str(other)]
+    assert [d.interval.value for d in comparison.differences] == [0.0]
+    with pytest.raises(UserError, match=f"the run {run} is given twice"):
+        lmlab.pairs([run, run], [file])
 
 
 def test_compare_accepts_runs_and_loaded_models(model: lmlab.LanguageModel, run: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -97,16 +96,6 @@ def evaluate_translators(
 def split_names(names: str | Sequence[str]) -> list[str]:
     """Names given as a list, or as a string with commas."""
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-
-
-def unique_model_names(models: Sequence[TrainedModel]) -> dict[str, TrainedModel]:
-    """Models by the names of their folders, those of equal names by their paths."""
-    counts = Counter(model.name for model in models)
-    named = {model.name if counts[model.name] == 1 else str(model.path): model for model in models}
-    if len(named) < len(models):
-        repeated = next(model.path for model in models if counts[model.name] > 1)
-        raise UserError(f"{repeated} was given twice; give every run once.")
-    return named
 
 
 class ValidationBleu:

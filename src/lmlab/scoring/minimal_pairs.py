@@ -300,7 +300,12 @@ def compare_minimal_pairs(
 
 
 def unique_model_names(paths: Sequence[Path]) -> list[str]:
-    """The folder names of the models; full paths where names collide."""
+    """The folder names of the models; full paths where names collide, and a path only once."""
+    repeated = [path for number, path in enumerate(paths) if path in paths[:number]]
+    if repeated:
+        raise UserError(
+            f"the run {repeated[0]} is given twice; name each run once (lmlab.wrap takes a name=)."
+        )
     names = [path.resolve().name for path in paths]  # "." has no name of its own
     return [
         name if names.count(name) == 1 else str(path)

@@ -94,8 +94,7 @@ def pairs(
     >>> [(name, report.overall.pairs) for name, report in comparison.reports.items()]
     [('ngram', 1), ('window', 1)]
     """
-    from lmlab.sampling.translation_evaluation import unique_model_names
-    from lmlab.scoring.minimal_pairs import compare_minimal_pairs
+    from lmlab.scoring.minimal_pairs import compare_minimal_pairs, unique_model_names
     from lmlab.verbs.language_model import LanguageModel
     from lmlab.verbs.loading import load
 

@@ -219,7 +219,8 @@ def evaluate(runs: Sequence[GivenModel], options: EvaluateOptions) -> Translatio
     All runs translate the same texts of a parallel corpus; the first is the baseline of the tests.
     """
     from lmlab.data.lines import check_errors
-    from lmlab.sampling.translation_evaluation import evaluate_translators, unique_model_names
+    from lmlab.sampling.translation_evaluation import evaluate_translators
+    from lmlab.scoring.minimal_pairs import unique_model_names
     from lmlab.tasks.finetune import evaluation_corpus
     from lmlab.verbs.loading import check_list, shared_corpus, trained_models
 
@@ -232,7 +233,8 @@ def evaluate(runs: Sequence[GivenModel], options: EvaluateOptions) -> Translatio
         models, data, lambda subset: shared_corpus(subset, data, options.errors)
     )
     chosen = as_keywords(options, EvaluationOptions)
-    return evaluate_translators(unique_model_names(models), corpus, **chosen)
+    names = unique_model_names([model.path for model in models])
+    return evaluate_translators(dict(zip(names, models, strict=True)), corpus, **chosen)
 
 
 Fact = tuple[str, str, str]

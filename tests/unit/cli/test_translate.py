@@ -303,7 +303,7 @@ def test_evaluate_names_runs_of_equal_name_by_path(lmlab: Command, run: Path, tm
     assert [score["system"] for score in scores] == [str(run), str(twin)]
     assert len(list((tmp_path / "out").glob("*numbers.txt"))) == 2
     twice = lmlab("evaluate", run, run)
-    assert twice.code != 0 and f"{run} was given twice" in twice.err
+    assert twice.code != 0 and f"the run {run} is given twice" in twice.err
 
 
 @pytest.mark.parametrize(
