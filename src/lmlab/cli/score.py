@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,10 +78,48 @@ def score(
     mean: bool,
     **options: Any,
 ) -> None:
-    if csv and (as_json or per_token or mean):
-        raise UserError("--csv does not apply to --json, --per-token or --mean; remove them.")
+    form = PrintedForm(
+        as_json=as_json, per_token=per_token, per_word=per_word, csv=csv, mean=mean, raw=raw
+    )
     continuing = given is not None or conditional
-    if continuing and (csv or per_word):
+    check_form(form, continuing=continuing, end=end, separator=separator, sources=sources)
+    file, given_texts = file_or_texts(arguments, text, named_file)
+    options["mean"] = mean
+    if continuing:
+        texts = read_continuations(file, given_texts, given, errors)
+        write_continuations(run, texts, form, end=end, separator=separator, **options)
+        return
+    texts = read_texts(file, given_texts, errors, instead="--text")
+    if sources:
+        add_sources(texts, given_texts, sources)
+    # Texts of the command line form no stream: each starts anew.
+    write_scores(run, texts, form, carry=file is not None, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedForm:
+    """How scores are printed."""
+
+    as_json: bool
+    per_token: bool
+    per_word: bool
+    csv: bool
+    mean: bool
+    raw: bool
+
+
+def check_form(
+    form: PrintedForm,
+    *,
+    continuing: bool,
+    end: bool,
+    separator: str | None,
+    sources: list[str] | None,
+) -> None:
+    """A UserError for options that exclude each other."""
+    if form.csv and (form.as_json or form.per_token or form.mean):
+        raise UserError("--csv does not apply to --json, --per-token or --mean; remove them.")
+    if continuing and (form.csv or form.per_word):
         raise UserError("words are scored in whole texts; leave out --csv and --per-word.")
     if not continuing and (end or separator is not None):
         raise UserError("--end and --separator are for continuations; give --given a prefix.")
@@ -90,40 +128,42 @@ def score(
             "--given and --conditional do not apply to texts with a source; remove them."
         )
 
+
+def write_continuations(run: str, texts: TextInput, form: PrintedForm, **options: Any) -> None:
+    """Score continuations and print them."""
     from lmlab.verbs.loading import load
 
-    file, given_texts = file_or_texts(arguments, text, named_file)
-    options["mean"] = mean
-    if continuing:
-        texts = read_continuations(file, given_texts, given, errors)
-        model = load(run)
-        texts.count_unknown_words(model.tokenizer)
-        continuations = score_continuations(model, texts, end=end, separator=separator, **options)
-        print_continuations(continuations, as_json=as_json, per_token=per_token, mean=mean)
-        texts.warn_empty_lines()
-        texts.warn_unknown_words()
-        return
-    texts = read_texts(file, given_texts, errors, instead="--text")
-    if sources:
-        add_sources(texts, given_texts, sources)
+    model = load(run)
+    texts.count_unknown_words(model.tokenizer)
+    scores = score_continuations(model, texts, **options)
+    print_continuations(scores, as_json=form.as_json, per_token=form.per_token, mean=form.mean)
+    texts.warn_empty_lines()
+    texts.warn_unknown_words()
+
+
+def write_scores(
+    run: str, texts: TextInput, form: PrintedForm, *, carry: bool, **options: Any
+) -> None:
+    """Score texts and print them."""
+    from lmlab.verbs.loading import load
+
     model = load(run)
     texts.count_unknown_words(model.tokenizer, model.model.effective_source_tokenizer)
     with texts.progress_bar("scoring", unit="tokens") as progress:
-        by_token = per_token or per_word or csv or as_json
-        # Texts of the command line form no stream: each starts anew.
+        by_token = form.per_token or form.per_word or form.csv or form.as_json
         scores = score_texts(
-            model, texts, per_token=by_token, carry=file is not None, progress=progress, **options
+            model, texts, per_token=by_token, carry=carry, progress=progress, **options
         )
-        if as_json:
-            print_json_list(_record(score, per_word) for score in scores)
-        elif csv:
+        if form.as_json:
+            print_json_list(_record(score, form.per_word) for score in scores)
+        elif form.csv:
             from lmlab.scoring.minimal_pairs import unique_model_names
             from lmlab.scoring.word_surprisal import write_surprisal_csv
 
             [name] = unique_model_names([model.path])
-            write_surprisal_csv(scores, sys.stdout, model=name, raw=raw)
+            write_surprisal_csv(scores, sys.stdout, model=name, raw=form.raw)
         else:
-            print_scores(scores, per_token=per_token, per_word=per_word)
+            print_scores(scores, per_token=form.per_token, per_word=form.per_word)
     texts.warn_empty_lines()
     texts.warn_unknown_words()
     if texts.size is not None and sys.stderr.isatty():

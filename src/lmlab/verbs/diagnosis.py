@@ -123,21 +123,27 @@ def show_objective(
     >>> [matrix.name for matrix in figure.contents.matrices]
     ['attention mask']
     """
-    from lmlab.interop.load_model import is_hub_checkpoint, load_model
     from lmlab.objective_figures.objective_figure import show_objective as show
     from lmlab.plotting.figure import check_figure_path
 
     if out is not None:
         check_figure_path(Path(out))
-    subject: str | Path | ModuleType | TrainedModel
-    if isinstance(system, (str, Path)):
-        subject = load_model(system) if is_hub_checkpoint(Path(system)) else system
-    else:
-        subject = system if isinstance(system, ModuleType) else system.model
+    subject = _shown_subject(system)
     figure = show(subject, text=text, condition=condition, seed=seed, settings=settings)
     if out is not None:
         figure.write(Path(out))
     return figure
+
+
+def _shown_subject(
+    system: str | Path | ModuleType | LanguageModel,
+) -> str | Path | ModuleType | TrainedModel:
+    """What a figure of an objective is of: a name, file, module or run, or a model in memory."""
+    from lmlab.interop.load_model import is_hub_checkpoint, load_model
+
+    if isinstance(system, (str, Path)):
+        return load_model(system) if is_hub_checkpoint(Path(system)) else system
+    return system if isinstance(system, ModuleType) else system.model
 
 
 def doctor(
