@@ -19,6 +19,7 @@ from lmlab.training.loop import (
     save_weights,
 )
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
+from lmlab.training.stopping import ValidationCourse
 from lmlab.training.validation import held_out_loss
 from lmlab.training.word2vec_fitter import fit_word2vec
 
@@ -64,6 +65,12 @@ def fit_by_em(job: FitJob) -> FitResult:
     if budget.is_over(progress) or progress.stale_validations:
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="nothing")
+    course = ValidationCourse.of_run(
+        job.stopping_rule, job.run.metrics, job.data.held_out_split, progress.step
+    )
+    if course.ends:  # killed between its last checkpoint and its end
+        save_weights(job, replace=False)
+        return FitResult(progress=progress, reason="pruned")
     clock, loss, saved_at, stop = TrainingClock(progress.seconds), None, progress.seconds, False
     with job.reporter, StopSignals() as signals, torch.no_grad():
         while not (budget.is_over(progress) or progress.stale_validations or stop):
@@ -80,15 +87,18 @@ def fit_by_em(job: FitJob) -> FitResult:
             progress.seconds = clock.seconds()
             job.reporter.write("train", progress, loss=train.loss, count=train.count)
             loss = _validate(job, progress)
+            if loss is not None:
+                course.record(loss)
             job.reporter.show(progress, budget)
 
-            stop = signals.stop_requested
+            stop = signals.stop_requested or course.ends
             ending = stop or progress.stale_validations or budget.is_over(progress)
             if ending or budget.checkpoint_due(progress, saved_at):
                 save_progress(job, progress)
                 saved_at = progress.seconds
     save_weights(job)
-    reason = "budget" if budget.is_over(progress) else "interrupted"
+    reason = "pruned" if course.ends else "interrupted"
+    reason = "budget" if budget.is_over(progress) else reason
     reason = "early" if progress.stale_validations else reason
     return FitResult(progress=progress, reason=reason, loss=loss)
 

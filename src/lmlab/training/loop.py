@@ -37,6 +37,8 @@ from lmlab.training.optimizers import LearningRateSchedule, build_optimizer
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.snapshots import save_snapshot
+from lmlab.training.stopping import ValidationCourse, non_finite_error
+from lmlab.training.train_options import StoppingRule
 from lmlab.training.training_logs import (
     NOT_FINITE,
     RETRIEVED_EVENT,
@@ -73,6 +75,8 @@ class FitJob:
     reporter: Reporter
     metric: ValidationMetric | None = None
     """Validation metric for model selection, where it is not the loss."""
+    stopping_rule: StoppingRule | None = None
+    """Ends the training by its validation losses so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,8 @@ class FitResult:
 
     progress: Progress
     reason: str
-    """budget, early (early stopping), interrupted, or nothing (it was finished before)."""
+    """budget, early (early stopping), pruned (by the stopping rule), interrupted, or nothing (it
+    was finished before)."""
     loss: float | None = None
     """The last held-out loss, in nats per token."""
 
@@ -109,6 +114,12 @@ def fit_by_gradient(job: FitJob) -> FitResult:
                 finish_fit(job, progress, optimizer, schedule, carried_state)
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="nothing")
+    course = ValidationCourse.of_run(
+        job.stopping_rule, job.run.metrics, job.data.held_out_split, progress.step
+    )
+    if course.ends:  # killed between its last checkpoint and its end
+        save_weights(job, replace=False)
+        return FitResult(progress=progress, reason="pruned")
     clock, last_loss, saved_at = TrainingClock(progress.seconds), None, progress.seconds
     start = {"epoch": progress.epoch, "position": progress.position}
     monitor = UpdateMonitor(job.system, log_every=config.log_every)
@@ -167,6 +178,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             )
             if evaluating and data.held_out is not None:
                 last_loss = validate(job, data.held_out, progress, schedule)
+                course.record(last_loss)
 
             if progress.position == 0 and progress.epoch in config.snapshot_epochs:
                 save_snapshot(job.run, job.system, progress.epoch, job.accelerator)
@@ -175,14 +187,15 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             if budget.is_over(progress):
                 finish_fit(job, progress, optimizer, schedule, carried_state)
                 break
-            if stop > 0 or budget.checkpoint_due(progress, saved_at):
+            if stop > 0 or course.ends or budget.checkpoint_due(progress, saved_at):
                 save_fit_checkpoint(job, progress, optimizer, schedule, carried_state)
                 saved_at = progress.seconds
-            if stop > 0:
+            if stop > 0 or course.ends:
                 break
 
     save_weights(job, replace=not data.has_validation)
     reason = "interrupted" if not budget.is_over(progress) else "budget"
+    reason = "pruned" if reason == "interrupted" and course.ends else reason
     reason = "early" if budget.early_stopping_due(progress) else reason
     return FitResult(progress=progress, reason=reason, loss=last_loss)
 
@@ -212,22 +225,6 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def non_finite_error(
-    progress: Progress, total: float, norm: float, config: TrainingConfig
-) -> UserError:
-    """The error for a non-finite loss or gradient, with what to try."""
-    quantity = "loss" if not math.isfinite(total) else "gradient"
-    suggestions = [f"learning_rate below {config.learning_rate:g}"]
-    if not config.grad_clip or config.grad_clip > 1:
-        suggestions.append("grad_clip=1")
-    if not config.warmup_steps:
-        suggestions.append("warmup_steps=100")
-    return UserError(
-        f"the {quantity} is not finite at step {progress.step + 1} (epoch {progress.epoch + 1}), "
-        f"so training stopped; try another --out with --set {', or '.join(suggestions)}."
-    )
 
 
 def validate(

@@ -55,7 +55,7 @@ class TrainingResult:
     path: Path
     """The run's folder."""
     reason: str
-    """budget, early, interrupted, or nothing (it was finished before)."""
+    """budget, early, pruned, interrupted, or nothing (it was finished before)."""
     steps: int
     epochs: int
     seconds: float
@@ -184,6 +184,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         accelerator=accelerator,
         reporter=reporter,
         metric=metric,
+        stopping_rule=options.stopping_rule,
     )
     outcome = FITTERS[model.fitting](job)
     result = _result(outcome, run, model, prepared)
@@ -339,6 +340,7 @@ def _final_message(outcome: FitResult, run: RunFolder, result: TrainingResult, u
     if outcome.reason == "nothing":
         return f"{run.path} is already trained; give a larger budget to continue"
     early = ", as the loss stopped decreasing" if outcome.reason == "early" else ""
+    early = ", pruned by its validation losses" if outcome.reason == "pruned" else early
     return f"finished {when}{early}{loss_text}: {run.path}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +19,9 @@ from lmlab.core.shared_options import (
     TextTokenizer,
     settings_option,
 )
+
+StoppingRule = Callable[[Sequence[float]], bool]
+"""Whether a training with these validation losses so far ends; the same losses, the same answer."""
 
 if TYPE_CHECKING:
     from lmlab.data.corpus import Corpus
@@ -102,3 +105,5 @@ class TrainOptions:
     quiet: bool = False
     metric: MetricFactory | None = None
     """Makes the metric of `select_by`."""
+    stopping_rule: StoppingRule | None = None
+    """Ends the training after a validation, given the validation losses so far (pruning)."""
