@@ -47,6 +47,7 @@ from lmlab.verbs.resources import index_info as index_info
 from lmlab.verbs.resources import index_search as index_search
 from lmlab.verbs.resources import open_index as open_index
 from lmlab.verbs.resources import words as words
+from lmlab.verbs.sweeps import sweep as sweep
 from lmlab.verbs.training import demo as demo
 from lmlab.verbs.training import finetune as finetune
 from lmlab.verbs.training import load_task as load_task

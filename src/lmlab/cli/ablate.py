@@ -18,9 +18,9 @@ def ablate(as_json: JsonOption = False, *, system: str, out: str, **options: Any
     if as_json:
         print_json(ablation.as_dict())
     elif ablation.rows:
-        from lmlab.experiments.ablation_tables import ablation_rich_table
+        from lmlab.experiments.ablation_tables import ablation_table
 
-        show_table(ablation_rich_table(ablation))
+        show_table(ablation_table(ablation).rich())
         for note in ablation.notes:
             print(f"- {note}")
     if not ablation.finished:

@@ -36,6 +36,7 @@ from lmlab.cli import (
     sample,
     score,
     show_objective,
+    sweep,
     train,
     translate,
     words,
@@ -90,6 +91,7 @@ app.command("show-objective")(show_objective.show_objective)
 app.command("doctor")(doctor.doctor)
 app.command("conformance")(conformance.conformance)
 app.command("ablate")(ablate.ablate)
+app.command("sweep")(sweep.sweep)
 app.command("finetune")(finetune.finetune)
 app.command("predict")(finetune.predict)
 app.command("prompt")(finetune.prompt)

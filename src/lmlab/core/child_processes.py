@@ -1,8 +1,8 @@
 """Child processes that end with their parent, however the parent ends.
 
-The child's standard input is a pipe whose other end the parent holds and never writes to. The
-kernel closes it when the parent dies, by kill -9 too, and a thread of the child reads the end of
-file. That works on every system and has no race: an end of file waits for a late reader.
+The child's standard input is a pipe whose other end the parent holds and writes lines of work to.
+The kernel closes it when the parent dies, by kill -9 too, and a thread of the child reads the end
+of file. That works on every system and has no race: an end of file waits for a late reader.
 """
 
 from __future__ import annotations
@@ -12,42 +12,59 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from queue import SimpleQueue
 from typing import IO
 
-PARENT_PIPE_VARIABLE = "LMLAB_END_WITH_PARENT"
-"""Set in the environment of a process whose standard input is such a pipe."""
 GRACE_SECONDS = 60.0
 """How long an orphaned child may take to write its checkpoint before it is killed."""
 
 
 def start_child(
-    command: Sequence[str], *, environment: Mapping[str, str], output: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    """Start a command of lmlab that ends with this process, in a session of its own.
+    command: Sequence[str], *, environment: Mapping[str, str], errors: IO[bytes]
+) -> subprocess.Popen[str]:
+    """Start a command that reads its work by a `ParentPipe` and answers on standard output.
 
-    So a Ctrl-C in the terminal reaches it through this process alone.
+    It has a session of its own, so a Ctrl-C in the terminal reaches it through this process alone.
     """
     return subprocess.Popen(
         command,
-        env={**environment, PARENT_PIPE_VARIABLE: "1"},
+        env=dict(environment),
         stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=output,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        encoding="utf-8",
         start_new_session=True,
     )
 
 
-def end_with_parent() -> None:
-    """Watch for the parent's end in a thread, in a process started by `start_child`."""
-    if os.environ.pop(PARENT_PIPE_VARIABLE, None) is not None:
-        threading.Thread(target=_watch, name="parent-watch", daemon=True).start()
+class ParentPipe:
+    """The lines that the parent writes to this process, which ends with the parent.
 
+    If the parent ends while a line is being worked on, this process gets a SIGTERM, and is killed
+    if it does not end in time.
+    """
 
-def _watch() -> None:
-    """Ask this process to stop when the parent is gone, and kill it if it does not."""
-    while os.read(0, 1024):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE_SECONDS)
-    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+    def __init__(self) -> None:
+        self._lines = SimpleQueue[str | None]()
+        self._working = self._ended = False
+        threading.Thread(target=self._read, name="parent-pipe", daemon=True).start()
+
+    def __iter__(self) -> Iterator[str]:
+        while (line := self._lines.get()) is not None:
+            self._working = True  # before the check below, as `_read` sets and checks in turn
+            if self._ended:
+                return
+            yield line
+            self._working = False
+
+    def _read(self) -> None:
+        with open(0, encoding="utf-8", closefd=False) as pipe:
+            for line in pipe:
+                self._lines.put(line)
+        self._ended = True
+        self._lines.put(None)
+        if self._working:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE_SECONDS)
+            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))

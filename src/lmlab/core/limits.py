@@ -28,6 +28,7 @@ LIMITS: dict[str, Limit] = {
     "samples": Limit(10_000, "a number of samples per source", "draw fewer samples"),
     "length": Limit(100_000, "a maximum length in tokens", "ask for shorter texts"),
     "seeds": Limit(1_000, "a number of seeds", "use fewer seeds"),
+    "trials": Limit(100_000, "a number of trials", "search a smaller space, or use fewer trials"),
     "steps": Limit(10_000_000, "a number of MCMC steps", "run fewer steps"),
     "positions": Limit(1_000_000, "a token position", "name positions inside the text"),
     "line": Limit(64 * MEGABYTE, "a line in bytes", "split the text into lines"),

@@ -88,6 +88,7 @@ Steps = Annotated[int | None, Option("Budget: optimiser steps.")]
 Minutes = Annotated[float | None, Option("Budget: minutes of wall-clock time.")]
 Resume = Annotated[bool, Option("Resume from a checkpoint.")]
 Seed = Annotated[int, Option("Random seed.")]
+Jobs = Annotated[int, Option("Number of trainings run in parallel.")]
 Errors = Annotated[
     Literal["strict", "replace"],
     Option("Bytes that are not UTF-8: strict stops at one, replace goes on and counts them."),

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
+    Jobs,
     Recipe,
     Settings,
     Size,
@@ -59,5 +60,6 @@ class AblateOptions(AblationPlanOptions):
     """The plan of an ablation, and how it is run."""
 
     out: Annotated[str | Path, Option("Output folder.", metavar="DIR")]
-    jobs: Annotated[int, Option("Number of trainings run in parallel.")] = 1
+    jobs: Jobs = 1
+    threads: Annotated[int, Option("CPU threads of each training.")] = 1
     quiet: bool = False

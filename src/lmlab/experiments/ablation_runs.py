@@ -1,19 +1,13 @@
-"""Training runs of an ablation, in sequence or parallel: finished ones kept, others resumed."""
+"""The trainings of an ablation and their record: finished ones are kept, others resumed."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from lmlab.core.atomic_files import no_follow, telling_disk_errors, write_json
-from lmlab.core.child_processes import GRACE_SECONDS, start_child
+from lmlab.core.atomic_files import write_json
 from lmlab.core.errors import UserError
 from lmlab.core.switches import describe_switches
 from lmlab.core.system_files import system_argument
@@ -26,18 +20,14 @@ from lmlab.experiments.ablation import (
     DisabledTerms,
     summarise_trials,
 )
-from lmlab.training.distributed import lock_output
-from lmlab.training.progress import StopSignals
+from lmlab.experiments.engine import run_tasks
+from lmlab.experiments.executors import Executor, remove_if_empty
+from lmlab.experiments.training_tasks import HELD_OUT_SPLITS, TrainingOutcome, TrainingTask
 from lmlab.training.run_folder import RunFolder
-from lmlab.training.setting_records import format_value
 from lmlab.training.system_building import build_system
-from lmlab.training.train import train
-from lmlab.training.training_logs import NOT_FINITE, format_exact_duration, read_metrics
+from lmlab.training.training_logs import format_exact_duration, read_metrics
 
 RECORD_FILE = "ablation.json"
-HELD_OUT_SPLITS = ("validation", "test")
-CRASHED = 1
-"""Exit code of a process that ends with a traceback, which its log then holds."""
 ReportProgress = Callable[[str], None]
 
 
@@ -56,20 +46,20 @@ class TrialTask:
 
 
 def run_ablation(
-    plan: AblationPlan, out: Path, *, jobs: int, quiet: bool, report: ReportProgress
+    plan: AblationPlan, out: Path, *, executor: Executor, threads: int, report: ReportProgress
 ) -> Ablation:
     """Train what is missing; after each training the record is rewritten."""
     record = AblationRecord(plan, out)
-    missing = [task for task in _tasks(plan) if not record.is_finished(task)]
-    finished = len(_tasks(plan)) - len(missing)
-    if finished:
-        report(f"{finished} of {len(_tasks(plan))} trainings were done before")
-    if not missing:
+    source = _AblationSource(record, threads=threads, report=report)
+    if source.finished:
+        report(f"{source.finished} of {source.total} trainings were done before")
+    if source.finished == source.total:
         record.write()  # nothing to train, but the table may have changed
-    elif jobs == 1:
-        _run_sequentially(record, missing, quiet, report)
-    else:
-        _run_in_parallel(record, missing, jobs, report)
+        return record.ablation()
+    try:
+        run_tasks(source, executor)
+    finally:
+        remove_if_empty(record.runs)
     return record.ablation()
 
 
@@ -171,141 +161,51 @@ def _read_trial(task: TrialTask, run: RunFolder, failed: str) -> tuple[AblationT
     return trial, str(held_out[-1]["event"]) if held_out else ""
 
 
-def _run_sequentially(
-    record: AblationRecord, tasks: list[TrialTask], quiet: bool, report: ReportProgress
-) -> None:
-    """Run sequentially in this process, each with its own progress bar."""
-    total = len(tasks)
-    for number, task in enumerate(tasks, 1):
-        report(f"[{number}/{total}] {task.name(record.plan)}")
-        _await_checkpoint(record, task)
-        failed = ""
-        try:
-            result = train(record.plan.card.name, **_arguments(record, task), quiet=quiet)
-        except UserError as error:
-            failed = _failure(record, task, error)
-        else:
-            if result.reason == "interrupted":
-                return
-        record.add_trial(task, failed=failed)
-        if failed:
-            report(failed)
+class _AblationSource:
+    """The trainings of an ablation that are missing in its record, in order."""
+
+    def __init__(self, record: AblationRecord, *, threads: int, report: ReportProgress) -> None:
+        planned = _tasks(record.plan)
+        missing = [task for task in planned if not record.is_finished(task)]
+        self.total, self.finished = len(planned), len(planned) - len(missing)
+        self._record, self._threads, self._report = record, threads, report
+        self._missing, self._waiting = len(missing), deque(missing)
+        self._given: dict[str, TrialTask] = {}
+
+    def next_task(self) -> TrainingTask | None:
+        if not self._waiting:
+            return None
+        task = self._waiting.popleft()
+        self._given[task.folder] = task
+        number = self._missing - len(self._waiting)
+        self._report(f"[{number}/{self._missing}] {task.name(self._record.plan)}")
+        return _training_task(self._record, task, self._threads)
+
+    def record(self, outcome: TrainingOutcome) -> None:
+        """A training that diverged to non-finite numbers is a result; any other error is raised."""
+        task = self._given[outcome.name]
+        if outcome.failure and not outcome.diverged:
+            raise UserError(outcome.failure)
+        trial = self._record.add_trial(task, failed=outcome.failure)
+        duration = format_exact_duration(trial.seconds)
+        result = f"{trial.losses[-1][1]:.4f} nats per token after {duration}"
+        self._report(f"{task.name(self._record.plan)}: {outcome.failure or result}")
 
 
-def _await_checkpoint(record: AblationRecord, task: TrialTask) -> None:
-    """Wait for a training process of a killed ablation to write its last checkpoint."""
-    lock_output(record.runs / task.folder, wait=GRACE_SECONDS + 10).release()
-
-
-def _arguments(record: AblationRecord, task: TrialTask) -> dict[str, Any]:
-    plan, out = record.plan, record.runs / task.folder
-    return {
-        "data": plan.data,
-        "out": out,
-        "size": plan.plan.size,
-        "settings": {**plan.given, "off": ",".join(map(str, task.disabled))},
-        "tokenizer": plan.tokenizer,
-        "recipe": plan.plan.recipe,
-        "epochs": plan.plan.training.epochs,
-        "seed": task.seed,
-        "resume": RunFolder(out).exists(),
-    }
-
-
-def _failure(record: AblationRecord, task: TrialTask, error: UserError) -> str:
-    """A training that diverged to non-finite numbers is a result; any other error is raised."""
-    lines = read_metrics(RunFolder(record.runs / task.folder).metrics)
-    if not lines or lines[-1]["event"] != NOT_FINITE:
-        raise error
-    return str(error)
-
-
-def _record_trial(
-    record: AblationRecord, task: TrialTask, failed: str, report: ReportProgress
-) -> None:
-    trial = record.add_trial(task, failed=failed)
-    duration = format_exact_duration(trial.seconds)
-    result = failed or f"{trial.losses[-1][1]:.4f} nats per token after {duration}"
-    report(f"{task.name(record.plan)}: {result}")
-
-
-def _run_in_parallel(
-    record: AblationRecord, tasks: list[TrialTask], jobs: int, report: ReportProgress
-) -> None:
-    """Run several at a time, each in a process of its own with its share of the cores."""
-    waiting, running = list(tasks), dict[TrialTask, subprocess.Popen[bytes]]()
-    started = dict[TrialTask, subprocess.Popen[bytes]]()
-    share = str(max(1, (os.cpu_count() or 1) // jobs))
-    environment = {"OMP_NUM_THREADS": share, **os.environ}
-    with telling_disk_errors(record.runs):
-        record.runs.mkdir(parents=True, exist_ok=True)
-    with StopSignals() as signals:
-        try:
-            while running or (waiting and not signals.stop_requested):
-                while waiting and len(running) < jobs and not signals.stop_requested:
-                    task = waiting.pop(0)
-                    report(f"[{len(tasks) - len(waiting)}/{len(tasks)}] {task.name(record.plan)}")
-                    _await_checkpoint(record, task)
-                    started[task] = running[task] = _start_training(record, task, environment)
-                if signals.stop_requested:
-                    _stop_all(running)
-                    break
-                time.sleep(0.05)
-                for task in [task for task, job in running.items() if job.poll() is not None]:
-                    _record_process(record, task, running.pop(task).returncode, report)
-        finally:
-            _stop_all(running)
-            _remove_unused_logs(record, started)
-
-
-def _start_training(
-    record: AblationRecord, task: TrialTask, environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    """Start a training as a child process that ends with this one."""
-    arguments = _arguments(record, task)
-    command = [sys.executable, "-m", "lmlab", "train", system_argument(record.plan.card)]
-    for name in ("data", "out", "size", "tokenizer", "recipe", "epochs", "seed"):
-        if arguments[name] is not None:
-            command += [f"--{name}", str(arguments[name])]
-    for key, value in arguments["settings"].items():
-        command += ["--set", f"{key}={format_value(value, empty='')}"]
-    command += ["--resume"] if arguments["resume"] else []
-    path = _log(record, task)
-    with telling_disk_errors(path), open(path, "wb", opener=no_follow) as log:
-        return start_child(command, environment=environment, output=log)
-
-
-def _record_process(
-    record: AblationRecord, task: TrialTask, code: int, report: ReportProgress
-) -> None:
-    """Record the training of a finished process, or report its failure."""
-    if code == 0:
-        _record_trial(record, task, "", report)
-        return
-    output = _log(record, task).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    sentence = output[-1].removeprefix("lmlab: ") if output else f"it ended with code {code}."
-    _record_trial(record, task, _failure(record, task, UserError(sentence)), report)
-
-
-def _stop_all(running: Mapping[TrialTask, subprocess.Popen[bytes]]) -> None:
-    """Ask each process to write a checkpoint and end, and wait for it."""
-    for job in running.values():
-        if job.poll() is None:
-            job.send_signal(signal.SIGINT)
-    for job in running.values():
-        job.wait()
-
-
-def _remove_unused_logs(
-    record: AblationRecord, started: Mapping[TrialTask, subprocess.Popen[bytes]]
-) -> None:
-    """Remove logs of trainings that were refused, or stopped, before they wrote anything."""
-    for task, job in started.items():
-        if job.returncode != CRASHED and not (record.runs / task.folder).exists():
-            _log(record, task).unlink(missing_ok=True)
-    if not any(record.runs.iterdir()):
-        record.runs.rmdir()
-
-
-def _log(record: AblationRecord, task: TrialTask) -> Path:
-    return record.runs / f"{task.folder}.log"
+def _training_task(record: AblationRecord, task: TrialTask, threads: int) -> TrainingTask:
+    plan = record.plan
+    return TrainingTask(
+        name=task.folder,
+        out=str(record.runs / task.folder),
+        system=system_argument(plan.card),
+        options={
+            "data": plan.data,
+            "size": plan.plan.size,
+            "settings": {**plan.given, "off": ",".join(map(str, task.disabled))},
+            "tokenizer": plan.tokenizer,
+            "recipe": plan.plan.recipe,
+            "epochs": plan.plan.training.epochs,
+            "seed": task.seed,
+        },
+        threads=threads,
+    )

@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure as Canvas
 
 from lmlab.core.atomic_files import write_bytes, write_text
 from lmlab.experiments.ablation import Ablation, AblationRow, SeedMean
+from lmlab.experiments.result_tables import ResultTable
 from lmlab.plotting.figure import FOREGROUND_COLOUR, FigureSpec, add_legend, colour, render_figure
-from lmlab.scoring.comparison_tables import (
-    latex_escape,
-    markdown_escape,
-    markdown_rows,
-    terminal_cell,
-)
 from lmlab.training.training_logs import format_exact_duration
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 MISSING = "–"
 
@@ -91,63 +82,16 @@ def ablation_caption(ablation: Ablation) -> str:
     return text if ablation.finished else f"{text} Not finished yet."
 
 
-def ablation_rich_table(ablation: Ablation) -> Table:
-    """The table for a terminal."""
-    from rich.table import Table
-
-    table = Table(
-        title=terminal_cell(ablation_caption(ablation)), title_justify="left", title_style=""
-    )
+def ablation_table(ablation: Ablation) -> ResultTable:
+    """The table of an ablation."""
     columns = ablation_columns(ablation)
-    for column in columns:
-        justify = "right" if column.number else "left"
-        table.add_column(column.heading, justify=justify, no_wrap=column.number)  # type: ignore[arg-type]
-    for row in ablation.rows:
-        style = "bold" if row.intact else None
-        table.add_row(*(terminal_cell(column.show(row)) for column in columns), style=style)
-    return table
-
-
-def ablation_markdown(ablation: Ablation) -> str:
-    """The table and its notes in Markdown."""
-    columns = ablation_columns(ablation)
-    table = markdown_rows(
-        [column.heading for column in columns],
-        [column.number for column in columns],
-        ([column.show(row) for column in columns] for row in ablation.rows),
-    )
-    notes = [f"- {markdown_escape(note)}" for note in ablation.notes]
-    lines = [
-        markdown_escape(ablation_caption(ablation)),
-        "",
-        *table,
-        *(["", *notes] if notes else []),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def ablation_latex(ablation: Ablation) -> str:
-    """A LaTeX `table` with the package booktabs."""
-    columns = ablation_columns(ablation)
-    align = "".join("r" if column.number else "l" for column in columns)
-    rows = [
-        " & ".join(latex_escape(column.show(row)) for column in columns) for row in ablation.rows
-    ]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \begin{{tabular}}{{{align}}}",
-            r"    \toprule",
-            "    " + " & ".join(latex_escape(column.heading) for column in columns) + r" \\",
-            r"    \midrule",
-            *(f"    {row} \\\\" for row in rows),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            rf"  \caption{{{latex_escape(ablation_caption(ablation))}}}",
-            r"\end{table}",
-            "",
-        ]
+    return ResultTable(
+        caption=ablation_caption(ablation),
+        headings=[column.heading for column in columns],
+        numbers=[column.number for column in columns],
+        rows=[[column.show(row) for column in columns] for row in ablation.rows],
+        bold=[row.intact for row in ablation.rows],
+        notes=ablation.notes,
     )
 
 
@@ -207,8 +151,9 @@ def write_ablation_tables(ablation: Ablation) -> None:
     """Write ablation.md, ablation.tex, ablation.svg and ablation.png next to ablation.json."""
     if not ablation.rows:
         return  # stopped before the first training was done
-    write_text(ablation.path / "ablation.md", ablation_markdown(ablation))
-    write_text(ablation.path / "ablation.tex", ablation_latex(ablation))
+    table = ablation_table(ablation)
+    write_text(ablation.path / "ablation.md", table.markdown())
+    write_text(ablation.path / "ablation.tex", table.latex())
     if any(row.differences for row in ablation.rows):
         rendered = render_figure(ablation_figure(ablation))
         write_text(ablation.path / "ablation.svg", rendered.svg)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from lmlab.core.errors import UserError
 from lmlab.core.options import Argument, Option, as_keywords, takes
 from lmlab.core.shared_options import Settings, no_progress, settings_option
-from lmlab.core.untrusted_input import MAX_SEED, check_path
+from lmlab.core.untrusted_input import MAX_SEED, check_path, check_whole_number
 from lmlab.experiments.ablation_options import AblateOptions, AblationPlanOptions
 
 if TYPE_CHECKING:
@@ -220,11 +220,12 @@ def ablate(
     from lmlab.experiments.ablation import plan_ablation
     from lmlab.experiments.ablation_runs import run_ablation
     from lmlab.experiments.ablation_tables import write_ablation_tables
+    from lmlab.experiments.executors import local_executor
     from lmlab.training.distributed import lock_output
 
     plan = plan_ablation(system, **as_keywords(options, AblationPlanOptions))
-    if options.jobs < 1:
-        raise UserError(f"jobs must be at least 1, got {options.jobs}.")
+    check_whole_number("threads", options.threads)
+    executor = local_executor(options.jobs, threads=options.threads, quiet=options.quiet)
 
     def report(sentence: str) -> None:
         if not options.quiet:
@@ -232,6 +233,8 @@ def ablate(
 
     out = Path(options.out)
     with lock_output(out):
-        ablation = run_ablation(plan, out, jobs=options.jobs, quiet=options.quiet, report=report)
+        ablation = run_ablation(
+            plan, out, executor=executor, threads=options.threads, report=report
+        )
         write_ablation_tables(ablation)
     return ablation

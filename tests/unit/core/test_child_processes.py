@@ -18,22 +18,24 @@ from lmlab.core.child_processes import start_child
 folder = Path(sys.argv[1])
 with (folder / "log").open("wb") as log:
     job = start_child(
-        [sys.executable, "-c", sys.argv[2], str(folder)], environment=os.environ, output=log
+        [sys.executable, "-c", sys.argv[2], str(folder)], environment=os.environ, errors=log
     )
+print("work", file=job.stdin, flush=True)
 print(job.pid, flush=True)
 time.sleep(60)
 """
 CHILD = """
 import signal, sys, time
 from pathlib import Path
-from lmlab.core.child_processes import end_with_parent
+from lmlab.core.child_processes import ParentPipe
 folder, asked = Path(sys.argv[1]), []
 signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
-end_with_parent()
-(folder / "begun").touch()
-while not asked:
-    time.sleep(0.01)
-(folder / "checkpoint").touch()
+for line in ParentPipe():
+    assert line == "work\\n"
+    (folder / "begun").touch()
+    while not asked:
+        time.sleep(0.01)
+    (folder / "checkpoint").touch()
 """
 
 

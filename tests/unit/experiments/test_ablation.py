@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import lmlab
 from lmlab.core.errors import UserError
-from lmlab.experiments import ablation_runs
+from lmlab.experiments import executors
 from lmlab.experiments.ablation import (
     Ablation,
     AblationPlan,
@@ -19,7 +17,7 @@ from lmlab.experiments.ablation import (
     plan_ablation,
     summarise_trials,
 )
-from lmlab.experiments.ablation_tables import ablation_latex, ablation_markdown
+from lmlab.experiments.ablation_tables import ablation_table
 from lmlab.training import loop
 from lmlab.training.training_logs import read_metrics
 
@@ -87,13 +85,14 @@ def test_table_with_one_seed_and_a_failed_run():
     ]
     plan = make_plan(switches="4", seeds=1)
     ablation = summarise_trials(plan, trials, path=Path("x"), split="test")
-    text = ablation_markdown(ablation)
+    text = ablation_table(ablation).markdown()
     assert ablation.finished
     assert "| intact |  | 4.0000 | – | 3.0000 | – | 10 | 10.0 s |" in text
     assert "| 4 | candidate-hidden | not finite | – | not finite | – | 10 | 10.0 s |" in text
-    assert r"\toprule" in ablation_latex(
-        ablation
-    ) and r" & candidate-hidden & not finite & -- &" in ablation_latex(ablation)
+    assert (
+        r"\toprule" in ablation_table(ablation).latex()
+        and r" & candidate-hidden & not finite & -- &" in ablation_table(ablation).latex()
+    )
 
 
 def test_each_switch_is_ablated_separately():
@@ -175,17 +174,17 @@ def test_trains_and_writes_the_table(finished: Ablation):
     assert by_off[(4,)].parameters - by_off[(0, 4, 5)].parameters == 16 * 16 + 16
     written = json.loads((finished.path / "ablation.json").read_text())
     assert written["rows"] == finished.as_dict()["rows"] and written["format"] == 1
-    assert (finished.path / "ablation.md").read_text() == ablation_markdown(finished)
-    assert (finished.path / "ablation.tex").read_text() == ablation_latex(finished)
+    assert (finished.path / "ablation.md").read_text() == ablation_table(finished).markdown()
+    assert (finished.path / "ablation.tex").read_text() == ablation_table(finished).latex()
     assert "candidate-hidden off" in (finished.path / "ablation.svg").read_text()
     assert (finished.path / "ablation.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_finished_trainings_are_not_repeated(finished: Ablation, monkeypatch):
-    def fail_if_called(**options):
-        raise AssertionError(f"trained again: {options}")
+    def fail_if_called(task, *, quiet):
+        raise AssertionError(f"trained again: {task}")
 
-    monkeypatch.setattr(ablation_runs, "train", fail_if_called)
+    monkeypatch.setattr(executors, "run_task", fail_if_called)
     again = lmlab.ablate(
         "DLM46",
         data=finished.corpus,
@@ -249,8 +248,7 @@ def test_diverged_training_is_a_table_row(corpus, tmp_path):
     assert "not finite" in (tmp_path / "ablation.md").read_text()
 
 
-def test_parallel_jobs_give_the_same_losses(finished: Ablation, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_parallel_jobs_give_the_same_losses(finished: Ablation, tmp_path):
     options = {"switches": "4", "seeds": 1, "jobs": 2}
     ablation = lmlab.ablate("gru-minimal", data=finished.corpus, out=tmp_path, **options, **QUICK)
     expected = {
@@ -263,15 +261,7 @@ def test_parallel_jobs_give_the_same_losses(finished: Ablation, tmp_path, monkey
     } == {off: expected[off] for off in ((), (4,))}
 
 
-def test_error_in_a_worker_process_is_reported(tmp_path, monkeypatch):
-    def start(record, task, environment):
-        (record.runs / f"{task.folder}.log").write_text(
-            "a remark\nlmlab: there is no corpus here.\n"
-        )
-        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
-
-    monkeypatch.setattr(ablation_runs, "_start_training", start)
-    options = {"data": "nothing", "switches": "4", "seeds": 1, "jobs": 2, **QUICK}
-    with pytest.raises(UserError, match=r"^there is no corpus here\.$"):
-        lmlab.ablate("gru-minimal", out=tmp_path, **options)
+def test_error_of_a_training_is_reported(tmp_path):
+    with pytest.raises(UserError, match="nothing"):
+        lmlab.ablate("gru-minimal", data="nothing", out=tmp_path, switches="4", seeds=1, **QUICK)
     assert list(tmp_path.iterdir()) == []  # as it was before
