@@ -102,6 +102,10 @@ TARGETS: tuple[Target, ...] = (
         commands=(("score", "{world}/lstm", "{it}"), ("cloze", "{world}/lstm", "{it}")),
     ),
     Target(
+        name="sweep spec", path="sweep.yaml", mutate=mutate_bytes,
+        commands=(("sweep", "{it}", "--out", "{out}", "--dry-run"),),
+    ),
+    Target(
         name="minimal pairs", path="minimal.jsonl", mutate=mutate_lines_of_json,
         commands=(("pairs", "{world}/ngram", "{it}"),),
     ),
@@ -221,6 +225,13 @@ TARGETS: tuple[Target, ...] = (
         "ablation", "ablation", "ablation.json", mutate_json,
         ("ablate", "gru-minimal", "--data", "{world}/corpus.txt", "--size", "tiny", "--seeds",
          "1", "--epochs", "1", "--switches", "0", "--out", "{it}"),
+    ),
+    *(
+        _in_folder(
+            "sweep", "sweep", file, mutate,
+            ("sweep", "{world}/sweep.yaml", "--out", "{it}"),
+        )
+        for file, mutate in (("sweep.json", mutate_json), ("trials.jsonl", mutate_lines_of_json))
     ),
     *(
         _in_folder(f"index {path}", path, file, mutate, SEARCH, ("index", "info", "{it}"))

@@ -183,6 +183,12 @@ SCENARIOS: dict[str, tuple[Scenario, ...]] = {
             options=_words("--tokenizer --json"),
         ),
     ),
+    "sweep": (
+        Scenario(
+            arguments=("{world}/sweep.yaml", "--out", "{out}"),
+            options=_words("--dry-run --json --retry-failed"),
+        ),
+    ),
     "finetune": (
         Scenario(
             arguments=(

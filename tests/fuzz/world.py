@@ -89,6 +89,10 @@ def write_files(folder: Path) -> None:
     (folder / "names.txt").write_text("".join(f"{name}\n" for name in NOUNS))
     (folder / "similar.tsv").write_text("cat\tdog\t7.5\ncat\triver\t1\nqueen\tchild\t4\n")
     _hop_rows(folder / "hop-rows")
+    (folder / "sweep.yaml").write_text(
+        f"system: gru\ndata: {folder / 'corpus.txt'}\nsize: tiny\nsteps: 1\nsearch: grid\n"
+        "space:\n  width: [4, 8]\n  dropout: {low: 0.0, high: 0.1, step: 0.1}\n"
+    )
     (folder / "questions.txt").write_text("what is the capital of Chad ?\n" * 2)
     (folder / "masked.txt").write_text("the <mask> sees the dog .\n" * 3)
 
@@ -240,4 +244,5 @@ def _derived(folder: Path, *, full: bool) -> list[list[str]]:
             *("--seeds", "1", "--epochs", "1", "--switches", "0", "--out"),
             str(folder / "ablation"),
         ],
+        ["sweep", str(folder / "sweep.yaml"), "--out", str(folder / "sweep")],
     ]

@@ -7,13 +7,16 @@ on nothing else, so that it can be made again after a kill.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 
+from lmlab.core.limits import check_limit
 from lmlab.experiments.optuna_study import new_study
 from lmlab.experiments.search_space import Dimension, Point, grid_points, space_size
 
@@ -39,6 +42,11 @@ class KnownTrial:
     """Of a pruned one."""
     running: bool = False
 
+    @cached_property
+    def key(self) -> str:
+        """The same for equal points alone."""
+        return _key(self.point)
+
 
 class Search(Protocol):
     """Proposes the points of trials."""
@@ -59,6 +67,11 @@ class GridSearch:
     adaptive = False
 
     def __init__(self, space: Sequence[Dimension]) -> None:
+        """A UserError where there are infinitely many points, or too many."""
+        for item in space:
+            if math.isinf(item.size):
+                item.grid()  # says what it needs
+        check_limit("trials", int(space_size(space)), called="the number of points of a grid")
         self._points = list(grid_points(space))
 
     def propose(self, number: int, known: Sequence[KnownTrial]) -> Point | None:
@@ -87,7 +100,7 @@ class SampledSearch:
         self._lower_is_better = lower_is_better
 
     def propose(self, number: int, known: Sequence[KnownTrial]) -> Point | None:
-        tried = {_key(trial.point) for trial in known}
+        tried = {trial.key for trial in known}
         if len(tried) >= space_size(self._space):
             return None
         for attempt in range(ATTEMPTS):
@@ -99,7 +112,7 @@ class SampledSearch:
 
     def _remaining(self, tried: set[str]) -> Sequence[Point]:
         """The first point of a small space that was not tried; none of an infinite one."""
-        if space_size(self._space) == float("inf"):
+        if math.isinf(space_size(self._space)):
             return ()
         left = (p for p in grid_points(self._space) if _key(p) not in tried and self._trainable(p))
         return list(islice(left, 1))

@@ -32,6 +32,10 @@ class Choice:
         """How many values it has."""
         return len(self.values)
 
+    def contains(self, value: Any) -> bool:
+        """Whether it is one of the values."""
+        return value in self.values
+
     def grid(self) -> tuple[Any, ...]:
         """All values."""
         return self.values
@@ -77,6 +81,12 @@ class Range:
     def spacing(self) -> float | None:
         """The distance of neighbouring values; None if it is continuous."""
         return 1 if self.step is None and self.whole else self.step
+
+    def contains(self, value: Any) -> bool:
+        """Whether a value is a number of the range."""
+        return (isinstance(value, int) or (isinstance(value, float) and not self.whole)) and (
+            self.low <= value <= self.high
+        )
 
     def grid(self) -> tuple[Any, ...]:
         """All values; a UserError where there are infinitely many."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.limits import check_limit
 from lmlab.core.options import union_members
 from lmlab.core.registry import system_module
 from lmlab.core.system_files import resolve_system, system_argument
@@ -46,6 +46,8 @@ TOKENIZATION = ("tokenizer", "source_tokenizer", "vocabulary_size", "min_count")
 BUDGETS = ("epochs", "steps", "minutes")
 MEMORIES = ("base", "encoder", "documents", "knowledge")
 PROBE_VOCABULARY = Vocabulary(size=64)
+PROBED_POINTS = 64
+"""Points that a value is tried with before it is refused."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,10 +115,9 @@ def plan_sweep(spec: SweepSpec) -> SweepPlan:
     checks.check_dimensions()
     search: Search
     if spec.search.method == "grid":
-        check_limit("trials", int(min(space_size(spec.space), 10**12)), called="a grid's points")
+        search = GridSearch(spec.space)
         for point in grid_points(spec.space):
             checks.check(point)
-        search = GridSearch(spec.space)
     else:
         search = SampledSearch(
             spec.space,
@@ -189,15 +190,28 @@ class _PointChecks:
         self._bases = [load_base_model(path, role) for role, path in bases if path is not None]
 
     def check_dimensions(self) -> None:
-        """A UserError where a setting is unknown or one of its values impossible, for any system;
-        a dimension is varied while the others are at their first value."""
+        """A UserError where a value can't be trained whatever the others are, for any system."""
+        varied = [item for item in self._spec.space if item.name != SYSTEM]
         for system in self._spec.systems:
-            first = {item.name: item.probes()[0] for item in self._spec.space} | {SYSTEM: system}
-            for item in self._spec.space:
+            for item in varied:
+                others = [[(o.name, v) for v in o.probes()] for o in varied if o is not item]
                 for value in item.probes():
-                    point = {**first, item.name: value}
-                    if item.name != SYSTEM:
-                        self._plan(point)
+                    points = (
+                        {SYSTEM: system, item.name: value, **dict(o)} for o in product(*others)
+                    )
+                    self._check_any(list(islice(points, PROBED_POINTS)))
+
+    def _check_any(self, points: Sequence[Mapping[str, Any]]) -> None:
+        """The error of the first point where none can be trained."""
+        errors = []
+        for point in points:
+            try:
+                self._plan(point)
+            except UserError as error:
+                errors.append(error)
+            else:
+                return
+        raise errors[0]
 
     def trainable(self, point: Point) -> bool:
         """Whether a point can be trained."""
@@ -209,7 +223,10 @@ class _PointChecks:
 
     def check(self, point: Point) -> None:
         """A UserError where a point can't be trained, because its settings exclude each other."""
-        plan = self._plan(point)
+        try:
+            plan = self._plan(point)
+        except UserError as error:
+            raise UserError(f"{describe_point(point)} can't be trained: {error}") from error
         key = f"{plan.card.name} {plan.system_config}"
         if key not in self._built:
             self._built[key] = self._build_error(plan)

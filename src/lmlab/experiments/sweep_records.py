@@ -103,6 +103,23 @@ class SweepLog:
         return json.dumps(record, ensure_ascii=False) + "\n"
 
 
+def read_log(plan: SweepPlan, out: Path) -> SweepLog:
+    """The log of a plan; a UserError where it holds what the plan could not have written."""
+    log = SweepLog.read(out)
+    space = {item.name: item for item in plan.spec.space}
+    points = log.points.values()
+    right = sorted(log.points) == list(range(len(log.points))) and all(
+        point.keys() == space.keys() and all(space[name].contains(point[name]) for name in point)
+        for point in points
+    )
+    finished = [item for item in log.outcomes.values() if item.state == "finished"]
+    if not right or any(outcome.value is None for outcome in finished):
+        raise UserError(
+            f"{out / LOG_FILE} does not fit the spec; restore it, or choose another --out."
+        )
+    return log
+
+
 def check_same_plan(plan: SweepPlan, out: Path) -> None:
     """A UserError where the folder holds another sweep; only its budget may differ."""
     path = out / RECORD_FILE

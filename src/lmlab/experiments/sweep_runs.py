@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,7 +55,7 @@ def run_sweep(
 ) -> Sweep:
     """Train what is missing. The caller holds the lock of the folder."""
     check_same_plan(plan, out)
-    log = SweepLog.read(out)
+    log = read_log(plan, out)
     log.rewrite(without_failed=retry_failed)
     write_sweep(plan, summarise_sweep(plan, log, finished=False))
     source = SweepSource(plan, log, progress)
@@ -77,19 +78,19 @@ def list_trials(plan: SweepPlan, out: Path) -> Sweep:
     """What a sweep would train, without training: the trials known so far, and those to come as
     far as they do not depend on results."""
     check_same_plan(plan, out)
-    log = SweepLog.read(out)
-    points = list(log.points.values())
+    log = read_log(plan, out)
+    known = [KnownTrial(point=p, value=None, running=True) for p in log.points.values()]
     if plan.search.adaptive:
-        limit = min(plan.trials, max(len(points), plan.spec.concurrency))
+        limit = min(plan.trials, max(len(known), plan.spec.concurrency))
     else:
-        limit = plan.trials if plan.trials != float("inf") else len(points) + LISTED_TRIALS
-    while len(points) < limit:
-        known = [KnownTrial(point=point, value=None, running=True) for point in points]
-        point = plan.search.propose(len(points), known)
+        limit = len(known) + LISTED_TRIALS if math.isinf(plan.trials) else plan.trials
+    while len(known) < limit:
+        point = plan.search.propose(len(known), known)
         if point is None:
             break
-        points.append(point)
-    return summarise_sweep(plan, log, planned=dict(enumerate(points)), finished=False)
+        known.append(KnownTrial(point=point, value=None, running=True))
+    planned = {number: trial.point for number, trial in enumerate(known)}
+    return summarise_sweep(plan, log, planned=planned, finished=False)
 
 
 class SweepSource:

@@ -160,7 +160,8 @@ def _systems(value: Any) -> tuple[str, ...]:
 
 def _space(values: Mapping[str, Any], systems: tuple[str, ...]) -> tuple[Dimension, ...]:
     space = _mapping("space", values["space"])
-    fixed = {*_mapping("settings", values.get("settings") or {}), *values} - {"space", "settings"}
+    given = {key for key, value in values.items() if value is not None}
+    fixed = {*_mapping("settings", values.get("settings") or {}), *given} - {"space", "settings"}
     for name in space:
         if name == SYSTEM:
             raise UserError("several systems are a list under system, not a part of the space.")

@@ -11,12 +11,14 @@ from lmlab.core.atomic_files import new_folder
 from lmlab.core.errors import UserError
 from lmlab.core.locks import lock_folder
 
+SPEC = Path(__file__).resolve().parents[3] / "examples" / "sweep.yaml"
 WRITERS = {
     "train": ["train", "lstm", "--data", "grammar", "--size", "tiny", "--out"],
     "resume": ["train", "lstm", "--data", "grammar", "--resume", "--out"],
     "finetune": ["finetune", "RUN", "--task", "classify", "--data", "rows.jsonl", "--out"],
     "hops": ["finetune", "RUN", "--task", "hops", "--data", "wordnet-hops", "--out"],
     "import-arpa": ["import-arpa", "model.arpa", "--out"],
+    "sweep": ["sweep", str(SPEC), "--out"],
     "ablate": ["ablate", "gru-minimal", "--data", "grammar", "--size", "tiny", "--out"],
 }
 

@@ -27,7 +27,7 @@ from .conftest import Command
 TEXT = ("--text", "the dog sleeps")
 WITHOUT_NO_VERIFY = {
     *("systems", "find", "settings", "data list", "data describe", "demo", "ablate", "conformance"),
-    *("import-arpa", "import-hf"),
+    *("import-arpa", "import-hf", "sweep"),
 }
 """Commands that load no run, or only runs that they made themselves."""
 

@@ -140,16 +140,6 @@ def test_invalid_plans_are_refused_before_training(options, message):
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder of a few sentences."""
-    folder = tmp_path_factory.mktemp("corpus")
-    sentences = [f"{who} {what}s the {whom}" for who in "abc" for what in "de" for whom in "fghi"]
-    for name in ("train.txt", "valid.txt"):
-        (folder / name).write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
 def finished(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Ablation:
     """Two sets and two seeds."""
     out = tmp_path_factory.mktemp("ablation") / "whole"

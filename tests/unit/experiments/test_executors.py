@@ -1,0 +1,123 @@
+"""Processes that run trainings: they end with their parent, and their death is an outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import lmlab
+from lmlab.core.errors import UserError
+from lmlab.experiments import executors
+from lmlab.experiments.executors import LocalExecutor, local_executor
+from lmlab.experiments.training_tasks import TrainingTask
+
+FAKE_WORKER = """
+import json, os, signal, sys
+for line in sys.stdin:
+    task = json.loads(line)
+    if task["name"] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task["name"] == "crashed":
+        sys.exit("no memory for tables")
+    print(json.dumps({"name": task["name"], "state": "finished", "steps": os.getpid()}), flush=True)
+"""
+
+
+def task(name: str) -> TrainingTask:
+    return TrainingTask(name=name, out=f"runs/{name}", system="gru", options={})
+
+
+def test_death_of_a_worker_is_an_outcome_and_another_takes_its_place(tmp_path, monkeypatch):
+    (tmp_path / "fake_worker.py").write_text(FAKE_WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(executors, "WORKER", "fake_worker")
+    outcomes = {}
+    with LocalExecutor(2, threads=1) as executor:
+        for name in ("killed", "one", "crashed", "two", "three"):
+            while not executor.free:
+                outcomes |= {outcome.name: outcome for outcome in executor.wait()}
+            executor.submit(task(name))
+        while len(outcomes) < 5:
+            outcomes |= {outcome.name: outcome for outcome in executor.wait()}
+    assert {name for name, outcome in outcomes.items() if outcome.state == "finished"} == {
+        *("one", "two", "three")
+    }
+    assert "ended by SIGKILL, as when memory runs out" in outcomes["killed"].failure
+    assert "ended with code 1 (no memory for tables)" in outcomes["crashed"].failure
+    assert len({outcomes[name].steps for name in ("one", "two", "three")}) <= 3
+
+
+def test_one_job_needs_no_process():
+    assert local_executor(1, threads=1).free == 1
+    assert local_executor(3, threads=1).free == 3
+    with pytest.raises(UserError, match="jobs must be at least 1, got 0"):
+        local_executor(0, threads=1)
+
+
+SWEEP = """
+import json, sys
+import lmlab
+lmlab.sweep(json.loads(sys.argv[1]), out=sys.argv[2], jobs=2, quiet=True)
+"""
+
+
+def trainings(log: Path) -> list[dict]:
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [json.loads(line) for line in lines if line.startswith('{"event": "training"')]
+
+
+def children(process: int) -> list[int]:
+    path = Path(f"/proc/{process}/task/{process}/children")
+    return [int(child) for child in path.read_text().split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds children in /proc")
+def test_kill_of_a_sweep_ends_its_children_and_loses_nothing(corpus: str, tmp_path: Path):
+    """kill -9 after the first trainings: the workers end, the same spec goes on by one job."""
+    spec = {
+        "system": "gru",
+        "data": corpus,
+        "size": "tiny",
+        "epochs": 40,
+        "settings": {"tokens_per_batch": 100, "checkpoint_steps": 1},
+        "search": "grid",
+        "space": {"width": [4, 5, 6], "learning_rate": [1e-2, 1e-3]},
+    }
+    command = [sys.executable, "-c", SWEEP, json.dumps(spec), str(tmp_path / "killed")]
+    log = tmp_path / "killed" / "trials.jsonl"
+    parent = subprocess.Popen(command)
+    deadline = time.monotonic() + 120
+    try:
+        while not trainings(log):
+            assert parent.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        workers = children(parent.pid)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    assert len(workers) == 2
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    done = {line["name"]: line for line in trainings(log)}
+    assert 1 <= len(done) < 6
+    before = {
+        name: os.stat(tmp_path / "killed" / "runs" / name / "model.safetensors").st_mtime_ns
+        for name in done
+    }
+    resumed = lmlab.sweep(spec, out=tmp_path / "killed", quiet=True)
+    for name, changed in before.items():
+        path = tmp_path / "killed" / "runs" / name / "model.safetensors"
+        assert os.stat(path).st_mtime_ns == changed
+    whole = lmlab.sweep(spec, out=tmp_path / "whole", quiet=True)
+    assert resumed.finished and whole.finished
+    assert [(t.point, t.values, t.losses) for t in resumed.trials] == [
+        (t.point, t.values, t.losses) for t in whole.trials
+    ]
