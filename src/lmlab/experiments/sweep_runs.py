@@ -17,7 +17,13 @@ from lmlab.experiments.pruning import EarlierTraining, PruningPlan
 from lmlab.experiments.search import KnownTrial
 from lmlab.experiments.search_space import Point
 from lmlab.experiments.sweep_plan import SweepPlan
-from lmlab.experiments.sweep_records import RECORD_FILE, RECORD_FORMAT, SweepLog, check_same_plan
+from lmlab.experiments.sweep_records import (
+    RECORD_FILE,
+    RECORD_FORMAT,
+    SweepLog,
+    check_same_plan,
+    read_log,
+)
 from lmlab.experiments.sweep_results import (
     Sweep,
     Trial,
