@@ -10,6 +10,7 @@ from typing import Any
 
 CLOCK = ("seconds", "tokens_per_second", "time", "minutes", "memory", "peak_memory", "wall")
 """Keys of records that differ from one run of the same training to the next."""
+EXPERIMENTS = ("ablation.json", "sweep.json")
 COMPARED = ("model.safetensors", "config.json", "tokenizer.json", "metrics.jsonl", "manifest.json")
 
 
@@ -87,6 +88,9 @@ FITS: tuple[Fit, ...] = (
         ),
         resumes=False,
     ),
+    Fit(
+        name="sweep", arguments=("sweep", "{world}/sweep.yaml", "--out", "{out}"), resumes=False
+    ),
 )  # fmt: skip
 
 
@@ -98,7 +102,7 @@ def results_of(out: Path) -> dict[str, str]:
         if (
             path.name in COMPARED
             or path.suffix in (".npy", ".faiss", ".gz")
-            or path.name == "ablation.json"
+            or path.name in EXPERIMENTS
         ):
             result[name] = hashlib.sha256(_timeless(path)).hexdigest()
     return {name: value for name, value in result.items() if "trainer/" not in name}
@@ -109,7 +113,7 @@ def _timeless(path: Path) -> bytes:
     if path.name == "metrics.jsonl":
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         return json.dumps([_without_clock(row) for row in rows if _is_result(row)]).encode()
-    if path.name == "ablation.json":
+    if path.name in EXPERIMENTS:
         record = {key: each for key, each in json.loads(path.read_text()).items() if key != "path"}
         return json.dumps(_without_clock(record)).encode()
     return path.read_bytes()

@@ -52,6 +52,11 @@ def limit(name: str) -> int:
     return _raised.get(name, LIMITS[name].default)
 
 
+def raised_limits() -> list[str]:
+    """The limits that were set in this process, as `set_limits` takes them, for another."""
+    return [f"{name}={value}" for name, value in _raised.items()]
+
+
 def set_limit(name: str, value: int | None) -> None:
     """Raise or lower a limit for this process; None restores its default."""
     if name not in LIMITS:

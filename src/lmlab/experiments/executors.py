@@ -20,6 +20,7 @@ from typing import IO, Protocol, Self
 
 from lmlab.core.child_processes import start_child
 from lmlab.core.errors import UserError
+from lmlab.core.limits import raised_limits
 from lmlab.core.untrusted_input import parse_json
 from lmlab.experiments.training_tasks import TrainingOutcome, TrainingTask, run_task
 from lmlab.training.progress import StopSignals
@@ -161,7 +162,9 @@ class _Worker:
         self._outcomes = outcomes
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = start_child(
-            [sys.executable, "-m", WORKER], environment=environment, errors=self._errors
+            [sys.executable, "-m", WORKER, *raised_limits()],
+            environment=environment,
+            errors=self._errors,
         )
         self._reader = threading.Thread(target=self._read, name="worker-answers", daemon=True)
         self._reader.start()

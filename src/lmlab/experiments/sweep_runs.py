@@ -66,10 +66,10 @@ def run_sweep(
     write_sweep(plan, summarise_sweep(plan, log, finished=False))
     source = SweepSource(plan, log, progress)
     try:
-        run_tasks(source, executor)
+        finished = run_tasks(source, executor)
     finally:
         remove_if_empty(log.runs)
-    sweep = summarise_sweep(plan, log, finished=source.is_done())
+    sweep = summarise_sweep(plan, log, finished=finished)
     write_sweep(plan, sweep)
     return sweep
 
@@ -140,11 +140,6 @@ class SweepSource:
         self._log.add_outcome(outcome)
         self._decide(number)
         self._progress.ended(outcome, trial_result(self._plan, self._log, number))
-
-    def is_done(self) -> bool:
-        """Whether no training is left."""
-        number = next(iter(self._open_trials()))
-        return number not in self._log.points and self._point(number) is None
 
     def _open_trials(self) -> Iterator[int]:
         return (number for number in count() if number not in self._decided)

@@ -7,6 +7,7 @@ recorded and read again.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import traceback
@@ -145,6 +146,8 @@ def _train(task: TrainingTask, quiet: bool) -> TrainingOutcome:
     losses = validation_losses(run)
     pruned = result.reason == "pruned"
     value, kind = (None, "") if pruned else _value(task, run, result, losses)
+    if value is not None and not math.isfinite(value):
+        raise UserError(f"{task.metric or 'the validation loss'} is not finite ({value}).")
     return TrainingOutcome(
         name=task.name,
         state="pruned" if pruned else "finished",

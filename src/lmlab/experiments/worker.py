@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lmlab.core.child_processes import ParentPipe
+from lmlab.core.limits import set_limits
 from lmlab.experiments.training_tasks import (
     TrainingOutcome,
     TrainingTask,
@@ -24,6 +25,7 @@ from lmlab.experiments.training_tasks import (
 def main() -> None:
     """Run the tasks that the parent writes, until it closes the pipe or ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    set_limits(sys.argv[1:])
     os.dup2(2, 1)  # whatever is printed is no outcome
     try:
         for line in ParentPipe():
