@@ -64,7 +64,9 @@ def test_one_job_needs_no_process():
 SWEEP = """
 import json, sys
 import lmlab
-lmlab.sweep(json.loads(sys.argv[1]), out=sys.argv[2], jobs=2, quiet=True)
+from lmlab.experiments.executors import LocalExecutor
+executor = LocalExecutor(1, threads=1)
+lmlab.sweep(json.loads(sys.argv[1]), out=sys.argv[2], executor=executor, quiet=True)
 """
 
 
@@ -80,15 +82,15 @@ def children(process: int) -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds children in /proc")
 def test_kill_of_a_sweep_ends_its_children_and_loses_nothing(corpus: str, tmp_path: Path):
-    """kill -9 after the first trainings: the workers end, the same spec goes on by one job."""
+    """kill -9 after the first training: the worker ends, and the same spec goes on in a process."""
     spec = {
         "system": "gru",
         "data": corpus,
         "size": "tiny",
-        "epochs": 40,
-        "settings": {"tokens_per_batch": 100, "checkpoint_steps": 1},
+        "epochs": 8,
+        "settings": {"tokens_per_batch": 100, "checkpoint_steps": 3},
         "search": "grid",
-        "space": {"width": [4, 5, 6], "learning_rate": [1e-2, 1e-3]},
+        "space": {"width": [4, 5, 6]},
     }
     command = [sys.executable, "-c", SWEEP, json.dumps(spec), str(tmp_path / "killed")]
     log = tmp_path / "killed" / "trials.jsonl"
@@ -102,12 +104,12 @@ def test_kill_of_a_sweep_ends_its_children_and_loses_nothing(corpus: str, tmp_pa
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    assert len(workers) == 2
+    assert len(workers) == 1
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     done = {line["name"]: line for line in trainings(log)}
-    assert 1 <= len(done) < 6
+    assert 1 <= len(done) < 3
     before = {
         name: os.stat(tmp_path / "killed" / "runs" / name / "model.safetensors").st_mtime_ns
         for name in done
