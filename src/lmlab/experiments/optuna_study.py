@@ -18,14 +18,9 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 
-def optuna_is_installed() -> bool:
-    """Whether Optuna is installed."""
-    return importlib.util.find_spec("optuna") is not None
-
-
 def require_optuna(purpose: str) -> None:
     """A UserError where Optuna is not installed."""
-    if not optuna_is_installed():
+    if importlib.util.find_spec("optuna") is None:
         raise UserError(f"{purpose} needs Optuna; install it with pip install 'lmlab[sweep]'.")
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Point: TypeAlias = dict[str, Any]
 """A value for each varied setting, by name."""
+LOG_RATIO = 20
 RANGE_KEYS = ("low", "high", "log", "step")
 
 
@@ -31,6 +32,12 @@ class Choice:
     def size(self) -> float:
         """How many values it has."""
         return len(self.values)
+
+    @property
+    def log(self) -> bool:
+        """Whether it has positive numbers that are far apart, such as 1e-4, 1e-3, 1e-2."""
+        numeric = all(type(value) in (int, float) and value > 0 for value in self.values)
+        return numeric and max(self.values) > LOG_RATIO * min(self.values)
 
     def contains(self, value: Any) -> bool:
         """Whether it is one of the values."""

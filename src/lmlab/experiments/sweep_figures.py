@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 
 from lmlab.experiments.search_space import short_value
 from lmlab.experiments.sweep_results import Sweep, Trial
@@ -19,8 +19,6 @@ from lmlab.experiments.validation_metric import LOSS
 from lmlab.plotting.figure import COLOURS, FOREGROUND_COLOUR, FigureSpec, colour, printable_name
 
 MAX_TICKS = 6
-LOG_RATIO = 20
-"""Positive numbers with a larger ratio are placed by their logarithm."""
 PRUNED_COLOUR = "#8c959f"
 
 
@@ -33,10 +31,9 @@ class Coordinate:
     ticks: tuple[tuple[float, str], ...]
 
 
-def number_coordinate(title: str, numbers: Sequence[float]) -> Coordinate:
-    """An axis of numbers; logarithmic where they are positive and far apart."""
+def number_coordinate(title: str, numbers: Sequence[float], *, log: bool = False) -> Coordinate:
+    """An axis of numbers, of which few are all labelled, else round ones."""
     low, high = min(numbers), max(numbers)
-    log = low > 0 and high / low > LOG_RATIO
     scale: Callable[[float], float] = math.log if log else float
     span = (scale(high) - scale(low)) or 1.0
 
@@ -45,11 +42,17 @@ def number_coordinate(title: str, numbers: Sequence[float]) -> Coordinate:
 
     shown = sorted(set(numbers))
     if len(shown) > MAX_TICKS:
-        spaced = np.linspace(scale(low), scale(high), 5)
-        shown = [float(math.exp(place) if log else place) for place in spaced]
+        candidates = _decades(low, high) if log else MaxNLocator(5).tick_values(low, high)
+        shown = [float(value) for value in candidates if low <= value <= high] or [low, high]
     return Coordinate(
         title=title, position=position, ticks=tuple((position(v), short_value(v)) for v in shown)
     )
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """1, 3, 10, 30 … about the range."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [first * 10.0**exponent for exponent in exponents for first in (1, 3)]
 
 
 def choice_coordinate(title: str, values: Sequence[Any]) -> Coordinate:
@@ -68,9 +71,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _coordinate(title: str, values: Sequence[Any]) -> Coordinate:
-    numeric = all(map(_is_number, values))
-    return number_coordinate(title, values) if numeric else choice_coordinate(title, values)
+def _coordinate(title: str, values: Sequence[Any], *, log: bool) -> Coordinate:
+    if not all(map(_is_number, values)):
+        return choice_coordinate(title, values)
+    return number_coordinate(title, values, log=log)
 
 
 def parallel_coordinates_figure(sweep: Sweep) -> FigureSpec:
@@ -94,7 +98,8 @@ def _draw_parallel(canvas: Canvas, sweep: Sweep, trials: Sequence[Trial]) -> Non
     title = "loss" if sweep.select == LOSS else sweep.select
     values = [float(trial.value) for trial in finished if trial.value is not None]
     coordinates = [
-        _coordinate(name, [trial.point[name] for trial in trials]) for name in sweep.varied
+        _coordinate(name, [t.point[name] for t in trials], log=name in sweep.log_scaled)
+        for name in sweep.varied
     ]
     result = number_coordinate(title, values)
     palette = LinearSegmentedColormap.from_list("trials", [COLOURS[0], "#d5deee"])

@@ -52,6 +52,8 @@ class Sweep:
     corpus: str
     varied: tuple[str, ...]
     """The names of the varied settings."""
+    log_scaled: tuple[str, ...]
+    """Those of them that are compared by their logarithm."""
     select: str
     unit: str
     lower_is_better: bool
@@ -140,6 +142,7 @@ def summarise_sweep(
         systems=plan.spec.systems,
         corpus=plan.spec.data,
         varied=tuple(item.name for item in plan.spec.space),
+        log_scaled=tuple(item.name for item in plan.spec.space if item.log),
         select=plan.spec.select,
         unit=unit,
         lower_is_better=plan.lower_is_better,
@@ -147,7 +150,7 @@ def summarise_sweep(
         trials=tuple(sorted(trials, key=lambda trial: _rank(trial, plan.lower_is_better))),
         importances=setting_importances(
             plan.spec.space,
-            [known_trial(trial) for trial in trials if trial.state == "finished"],
+            [known_trial(trial) for trial in trials if trial.state in ("finished", "pruned")],
             lower_is_better=plan.lower_is_better,
         ),
         notes=tuple(_notes(trials, log, units)),

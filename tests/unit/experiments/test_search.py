@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from itertools import product
 
+import numpy as np
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.experiments.importances import setting_importances
+from lmlab.experiments.importances import explained_share, setting_importances
 from lmlab.experiments.pruning import EarlierTraining, PruningOptions, PruningPlan
 from lmlab.experiments.search import GridSearch, KnownTrial, SampledSearch
 from lmlab.experiments.search_space import Choice, Range, parse_dimension
@@ -178,10 +179,37 @@ def test_importances_of_a_grid_are_exact():
     assert product_.interactions == pytest.approx(1 / 3)
 
 
-def test_importances_of_sampled_trials_name_the_setting_that_matters():
-    points = drawn(sampled(), 60)
-    known = [KnownTrial(point=p, value=abs(math.log10(p["rate"]) + 3)) for p in points]
-    importances = setting_importances(SPACE, known, lower_is_better=True)
-    assert importances.method == "PED-ANOVA"
-    assert importances.shares["rate"] > 0.7 and sum(importances.shares.values()) == pytest.approx(1)
-    assert setting_importances(SPACE, known[:5], lower_is_better=True) is None
+def test_explained_share_by_hand():
+    """Groups {0, 2} and {4, 6}: SST = 20 about the mean 3, SSW = 2 + 2, so
+    1 - (4 / 2) / (20 / 3) = 0.7."""
+    groups = np.array([0, 0, 1, 1])
+    assert explained_share(groups, np.array([0.0, 2.0, 4.0, 6.0])) == pytest.approx(0.7)
+    assert explained_share(groups, np.array([0.0, 6.0, 2.0, 4.0])) == 0.0
+    assert explained_share(np.arange(4), np.arange(4.0)) == 0.0  # each trial a group of its own
+
+
+def test_importances_of_sampled_trials_are_near_the_true_shares():
+    """y = 3a + b of uniform a, b: main effects 0.9 and 0.1, moved a little by ranks and bins."""
+    space = tuple(Range(name=name, low=0.0, high=1.0) for name in "abc")
+    points = drawn(sampled(space), 300)
+    known = [KnownTrial(point=p, value=3 * p["a"] + p["b"]) for p in points]
+    importances = setting_importances(space, known, lower_is_better=True)
+    assert importances.shares == pytest.approx({"a": 0.9, "b": 0.1, "c": 0.0}, abs=0.06)
+    assert setting_importances(space, known[:7], lower_is_better=True) is None
+
+
+def test_pruned_trials_count_as_the_worst():
+    """Half of the trials, those with a = 1, were pruned; it explains nearly all of the ranks."""
+    space = (Choice(name="a", values=(0, 1)), Range(name="b", low=0.0, high=1.0))
+    known = [
+        KnownTrial(
+            point={"a": n % 2, "b": n / 10},
+            value=None if n % 2 else 1 + n / 100,
+            losses=(0.5,) if n % 2 else (),
+        )
+        for n in range(20)
+    ]
+    importances = setting_importances(space, known, lower_is_better=True)
+    # Ranks 0 to 9, and ten times 14.5: SST = 82.5 + 10 * 10 * 10² / 20 = 582.5, SSW = 82.5.
+    assert importances.shares["a"] == pytest.approx(1 - (82.5 / 18) / (582.5 / 19))
+    assert importances.shares["b"] < 0.2
