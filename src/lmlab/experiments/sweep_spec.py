@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lmlab.core.config_files import read_config_file
 from lmlab.core.errors import UserError, unknown_name
@@ -195,7 +195,7 @@ def _search_options(values: Mapping[str, Any]) -> dict[str, Any]:
     if method != "grid" and trials is None and hours is None:
         raise UserError(f"search {method} needs a budget; give trials: 20, or hours: 2.")
     startup = _count("startup_trials", record.get("startup_trials", 10))
-    search = SearchOptions(method=method, startup_trials=startup)
+    search = SearchOptions(method=cast(SearchMethod, method), startup_trials=startup)
     return {"search": search, "trials": trials, "hours": hours}
 
 

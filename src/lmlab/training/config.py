@@ -150,7 +150,7 @@ def replace_budgets(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_ranges(config: Any) -> None:
     """Raise a UserError where a field is outside the range in its metadata, or not finite."""
-    hints = _field_types(type(config))
+    hints = _field_types(config.__class__)
     for spec in fields(config):
         value = getattr(config, spec.name)
         options = _literal_options(hints[spec.name])
