@@ -187,9 +187,11 @@ class _AblationSource:
         if outcome.failure and not outcome.diverged:
             raise UserError(outcome.failure)
         trial = self._record.add_trial(task, failed=outcome.failure)
-        duration = format_exact_duration(trial.seconds)
-        result = f"{trial.losses[-1][1]:.4f} nats per token after {duration}"
-        self._report(f"{task.name(self._record.plan)}: {outcome.failure or result}")
+        result = outcome.failure
+        if not result:
+            duration = format_exact_duration(trial.seconds)
+            result = f"{trial.losses[-1][1]:.4f} nats per token after {duration}"
+        self._report(f"{task.name(self._record.plan)}: {result}")
 
 
 def _training_task(record: AblationRecord, task: TrialTask, threads: int) -> TrainingTask:

@@ -174,7 +174,6 @@ class ShuffledExecutor:
 def adaptive(data: str) -> dict[str, Any]:
     return spec(
         data,
-        epochs=3,
         seeds=2,
         search={"method": "tpe", "startup_trials": 2},
         space={
