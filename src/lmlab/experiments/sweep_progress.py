@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -47,7 +48,9 @@ class SweepBar:
     ) -> None:
         self._bar.stop()
 
-    def begin(self, *, trainings: float, done: int) -> None:
+    def begin(self, *, trainings: float, done: int, trials: Iterable[Trial]) -> None:
+        for trial in trials:
+            self._compare(trial)
         self._done = done
         self._total = "" if math.isinf(trainings) else f"/{trainings:.0f}"
         total = None if math.isinf(trainings) else trainings
@@ -60,10 +63,7 @@ class SweepBar:
 
     def ended(self, outcome: TrainingOutcome, trial: Trial) -> None:
         self._done += 1
-        if trial.value is not None and (
-            self._best is None or self._sign * trial.value < self._sign * (self._best.value or 0)
-        ):
-            self._best = trial
+        self._compare(trial)
         best = (
             "" if self._best is None else f"best {self._best.value:.4f} (trial {self._best.number})"
         )
@@ -72,6 +72,14 @@ class SweepBar:
             f"[{self._done}{self._total}] {outcome.name} ({describe_point(trial.point)}): "
             f"{_result(outcome)}" + (f"; {best}" if best else "")
         )
+
+    def _compare(self, trial: Trial) -> None:
+        """Note a trial if it is the best so far."""
+        best = None if self._best is None else self._best.value
+        if trial.value is not None and (
+            best is None or self._sign * trial.value < self._sign * best
+        ):
+            self._best = trial
 
     def _say(self, sentence: str) -> None:
         if self._bar.disable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -41,8 +41,8 @@ LISTED_TRIALS = 20
 class SweepProgress(Protocol):
     """Shows how a sweep comes along."""
 
-    def begin(self, *, trainings: float, done: int) -> None:
-        """The planned number of trainings, and how many were done before."""
+    def begin(self, *, trainings: float, done: int, trials: Iterable[Trial]) -> None:
+        """The planned number of trainings, how many were done before, and the trials decided."""
 
     def started(self, task: TrainingTask, trial: Trial) -> None:
         """A training has started."""
@@ -118,7 +118,7 @@ class SweepSource:
         for number in log.points:
             self._decide(number)
         trainings = plan.trials * len(plan.spec.seeds)
-        progress.begin(trainings=trainings, done=len(log.outcomes))
+        progress.begin(trainings=trainings, done=len(log.outcomes), trials=self._decided.values())
 
     def next_task(self) -> TrainingTask | None:
         for number in self._open_trials():
