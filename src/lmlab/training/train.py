@@ -20,6 +20,7 @@ from lmlab.data.corpus import Corpus
 from lmlab.data.corpus_encoding import EntityNumbering, corpus_entities
 from lmlab.training.base_models import BaseModel, resolve_base
 from lmlab.training.config import TrainingConfig
+from lmlab.training.continued_training import ContinuedRun, check_continued, resolve_continued
 from lmlab.training.corpus_setup import RunTokenizers, open_training_corpus, prepare_tokenizers
 from lmlab.training.cost_estimate import estimate_cost
 from lmlab.training.data_loaders import TrainingData, training_data
@@ -79,8 +80,9 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     a training that was stopped (by a kill, Ctrl-C, or a smaller budget) continues bit-exactly;
     settings not given are the run's. (A schedule over the budget, such as cosine, follows the
     larger one from there on, and `average` takes only validations made since.) See `RunFolder` for
-    the files written. The settings of an `encoder` are the defaults of the system's; so are those
-    of a `base` whose weights are copied too (dpr, realm).
+    the files written. A `base` of the same system is trained further, with its settings and its
+    tokenizer, see `continued_training`. The settings of an `encoder` are the defaults of the
+    system's; so are those of a `base` of another system whose weights are copied (dpr, realm).
     """
     retain_freed_memory()
     run, accelerator = RunFolder(Path(options.out)), make_accelerator()
@@ -91,8 +93,21 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     budget = {"epochs": options.epochs, "steps": options.steps, "minutes": options.minutes}
     resumed = run.resumed_config() if resumes(run, options.resume) else None
     accelerator.wait_for_everyone()  # all have checked before the first one writes
-    base_model = resolve_base(card, "base", options.base, resumed, run)
-    encoder_model = resolve_base(card, "encoder", options.encoder, resumed, run)
+    continued = resolve_continued(card, options.base, resumed, run)
+    check_continued(
+        continued,
+        overrides,
+        size=options.size if resumed is None else None,
+        tokenizer=options.tokenizer,
+        source_tokenizer=options.source_tokenizer,
+        encoder=options.encoder,
+        **memory_specs,
+    )
+    if continued is None:
+        base_model = resolve_base(card, "base", options.base, resumed, run)
+        encoder_model = resolve_base(card, "encoder", options.encoder, resumed, run)
+    else:
+        base_model, encoder_model = continued.base, None
     base_models = [other for other in (base_model, encoder_model) if other is not None]
     if resumed is None:
         plan = make_training_plan(
@@ -103,13 +118,18 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             budget,
             options.seed or 0,
             base_models,
+            None if continued is None else continued.description,
         )
     else:
         plan = resumed_plan(
             resumed, card, options.size, options.recipe, overrides, budget, options.seed
         )
     recorded = {} if resumed is None else resumed.memories
-    memories = resolve_external_memory(card, memory_specs, recorded, run.memory)
+    memories = (
+        resolve_external_memory(card, memory_specs, recorded, run.memory)
+        if continued is None
+        else continued.memories
+    )
     opened = open_training_corpus(
         options.data, resumed, plan.training, seed=options.data_seed, errors=options.errors
     )
@@ -123,6 +143,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             opened.training_corpus,
             plan.training,
             base_model,
+            continued,
             texts=options.tokenizer,
             sources=options.source_tokenizer,
         )
@@ -132,6 +153,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             tokenizers,
             base=base_model,
             encoder=encoder_model,
+            continued=None if continued is None else continued.description,
             memories=memories.describe(memory_specs),
         )
         if resumed is not None:
@@ -145,7 +167,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             entities=_entity_numbering(card, memories, opened.training_corpus),
         )
     _check_data(prepared, plan, accelerator)
-    model = _build_model(plan, opened.corpus, tokenizers, prepared, base_models, memories)
+    model = _build_model(plan, opened.corpus, tokenizers, prepared, base_models, memories, continued)
     model.to(accelerator.device)
     if model.needs_mixed_lengths:
         prepared = prepared.with_mixed_lengths()
@@ -171,6 +193,10 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         compares=model.loss_is_comparable,
     )
     if accelerator.is_main_process and not options.quiet:
+        for origin in base_models if continued is None else [continued]:
+            reporter.print_message(origin.sentence())
+        if continued is not None and (warning := continued.unknown_warning(prepared.flat()[0])):
+            reporter.print_message(warning)
         _announce(reporter, model, prepared, plan, accelerator, resumed=resumed is not None)
     if model.fitting == "counting" and any(value is not None for value in budget.values()):
         reporter.print_message(
@@ -207,9 +233,12 @@ def _build_model(
     data: TrainingData,
     base_models: Sequence[BaseModel],
     memories: ExternalMemory,
+    continued: ContinuedRun | None,
 ) -> System:
     """Build the system of a plan, set up with the tokenizer and the data."""
     vocabulary = system_vocabulary(tokenizers.texts, corpus)
+    if continued is not None:
+        continued.check_vocabulary(vocabulary)
     for base in base_models:
         base.check_tokenizer(tokenizers.texts)
         base.check_vocabulary(vocabulary)
@@ -226,8 +255,13 @@ def _build_model(
     )
     model.check_length(data.max_length)
     model.check_condition_length(data.max_source_length)
+    if continued is not None:
+        continued.load_weights(model)
+        model.begin_continued()
     model.setup_tokenizer(tokenizers.texts)
     model.setup_data(*data.flat())
+    if continued is not None:
+        continued.restore_parameters(model)
     return model
 
 

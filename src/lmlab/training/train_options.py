@@ -65,7 +65,10 @@ class TrainOptions:
     recipe: Recipe = None
     base: Annotated[
         str | Path | None,
-        Option("A run that the system is built on or initialised from.", metavar="RUN"),
+        Option(
+            "A run of the same system to train further, or one of another that it is built on.",
+            metavar="RUN",
+        ),
     ] = None
     encoder: Annotated[
         str | Path | None,
