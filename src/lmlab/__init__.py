@@ -47,6 +47,11 @@ from lmlab.verbs.resources import index_info as index_info
 from lmlab.verbs.resources import index_search as index_search
 from lmlab.verbs.resources import open_index as open_index
 from lmlab.verbs.resources import words as words
+from lmlab.verbs.runs import runs as runs
+from lmlab.verbs.runs import runs_diff as runs_diff
+from lmlab.verbs.runs import runs_rm as runs_rm
+from lmlab.verbs.runs import runs_show as runs_show
+from lmlab.verbs.runs import runs_tag as runs_tag
 from lmlab.verbs.training import demo as demo
 from lmlab.verbs.training import finetune as finetune
 from lmlab.verbs.training import load_task as load_task

@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
+from lmlab.core.failure_record import recording_failure
 from lmlab.core.options import takes
 from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.system_files import resolve_system
@@ -211,7 +212,8 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         reporter=reporter,
         metric=metric,
     )
-    outcome = FITTERS[model.fitting](job)
+    with recording_failure(run.path, writes=accelerator.is_main_process):
+        outcome = FITTERS[model.fitting](job)
     result = _result(outcome, run, model, prepared)
     reporter.print_message(_final_message(outcome, run, result, reporter.unit))
     return result

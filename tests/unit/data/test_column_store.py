@@ -15,11 +15,11 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data import column_store
+from lmlab.core.cache_folder import default_cache
 from lmlab.data.column_store import (
     ColumnWriter,
     cache_key,
     clear_leftovers,
-    default_cache,
     open_columns,
 )
 from lmlab.data.lines import ReadingReport
