@@ -24,6 +24,7 @@ from lmlab.verbs.catalogue import find as find
 from lmlab.verbs.catalogue import register as register
 from lmlab.verbs.catalogue import settings as settings
 from lmlab.verbs.catalogue import systems as systems
+from lmlab.verbs.configuration import read_config as read_config
 from lmlab.verbs.conformance import conformance as conformance
 from lmlab.verbs.diagnosis import ablate as ablate
 from lmlab.verbs.diagnosis import doctor as doctor

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
+    BUDGET,
     Minutes,
     Recipe,
     Resume,
@@ -93,13 +94,20 @@ class TrainOptions:
         ),
     ] = None
     epochs: Annotated[
-        int | None, Option("Budget: epochs; the first budget reached ends the training.")
+        int | None,
+        Option("Budget: epochs; the first budget reached ends the training.", family=BUDGET),
     ] = None
     steps: Steps = None
     minutes: Minutes = None
     seed: Annotated[int | None, Option("Random seed.", show_default="0")] = None
-    data_seed: int | None = None
-    """Splits a corpus without splits; 0 for all seeds, so that their runs compare."""
+    data_seed: Annotated[
+        int | None,
+        Option(
+            "Random seed by which a corpus without splits is split; not --seed, so that runs with "
+            "several seeds compare.",
+            show_default="0",
+        ),
+    ] = None
     resume: Resume = False
     errors: RunErrors = None
     quiet: bool = False
