@@ -89,8 +89,7 @@ def command(*arguments: str, cache: Path) -> tuple[float, float]:
     subprocess.run(
         [sys.executable, "-m", "lmlab", *arguments],
         check=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         env=os.environ | {"LMLAB_CACHE": str(cache)},
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

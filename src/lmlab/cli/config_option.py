@@ -105,7 +105,9 @@ def prints_config(context: Any) -> bool:
     return bool(context.meta.get(PRINTS))
 
 
-def print_options(verb: Verb, context: Any, values: Mapping[str, Any], given: Iterable[str]) -> None:
+def print_options(
+    verb: Verb, context: Any, values: Mapping[str, Any], given: Iterable[str]
+) -> None:
     """Print the options of a command as a YAML file for `--config`."""
     named = {*given, *file_options(context)}
     chosen = {name: values[name] for name in named if name in values}
@@ -179,4 +181,3 @@ def _scalar(value: Any) -> str:
     letter = text[:1].isalpha() or text[:1] == "/"
     quoted = not plain or not letter or text.lower() in AMBIGUOUS
     return json.dumps(text, ensure_ascii=False) if quoted else text
-

@@ -42,7 +42,9 @@ def list_runs(as_json: JsonOption = False, **options: Any) -> None:
     if not listing:
         print(f"no runs in {options['folder']}", file=sys.stderr)
         return
-    print_columns(listing.columns, ([cell(listing, r, c) for c in listing.columns] for r in listing))
+    print_columns(
+        listing.columns, ([cell(listing, r, c) for c in listing.columns] for r in listing)
+    )
     print(f"{len(listing):,} runs in {listing.folder}", file=sys.stderr)
 
 
@@ -211,7 +213,9 @@ def rm(
     chosen = removable_runs(runs, Path(folder))
     if not yes:
         if not sys.stdin.isatty():
-            raise UserError("deleting runs needs a confirmation; give --yes where nobody can answer.")
+            raise UserError(
+                "deleting runs needs a confirmation; give --yes where nobody can answer."
+            )
         for run in chosen:
             print(f"{run.path}  {bytes_text(run.disk)}", file=sys.stderr)
         noun = "run" if len(chosen) == 1 else "runs"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError
-from lmlab.core.limits import limit, limit_exceeded_error
 from lmlab.core.untrusted_input import parse_json
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 CORE_SCHEMA = {
+    "tag:yaml.org,2002:merge": (r"<<", ["<"]),
     "tag:yaml.org,2002:null": (r"(?:~|null|Null|NULL|)", ["~", "n", "N", ""]),
     "tag:yaml.org,2002:bool": (r"(?:true|True|TRUE|false|False|FALSE)", list("tTfF")),
     "tag:yaml.org,2002:int": (r"[-+]?[0-9]+", list("-+0123456789")),
@@ -26,7 +26,9 @@ CORE_SCHEMA = {
         list("-+0123456789."),
     ),
 }
-"""YAML 1.2's patterns of plain scalars, with the characters that they begin with."""
+"""YAML 1.2's patterns of plain scalars, with the characters that they begin with; and merging."""
+MAX_BYTES = 1_000_000
+"""Largest file of this kind."""
 
 
 def read_data_file(path: Path) -> dict[str, Any]:
@@ -41,8 +43,8 @@ def read_data_file(path: Path) -> dict[str, Any]:
     if parse is None:
         raise UserError(f"{path} must be a file named *{', *'.join(SUFFIXES)}; rename it.")
     try:
-        if path.stat().st_size > limit("json"):
-            raise limit_exceeded_error("json", f"the bytes of {path} must be")
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"{path} must have at most {MAX_BYTES:,} bytes.")
         values = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror or error}.") from error
@@ -72,19 +74,19 @@ def parse_yaml(text: str) -> Any:
         yaml_implicit_resolvers: dict[str, Any] = {}
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-            self.flatten_mapping(node)
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             if twice := [key for index, key in enumerate(keys) if key in keys[:index]]:
                 line = node.start_mark.line + 1
                 raise yaml.YAMLError(f"the key {twice[0]!r} is given twice below line {line}")
-            return dict(super().construct_mapping(node, deep=deep))
+            mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+            return mapping
 
     for tag, (pattern, first) in CORE_SCHEMA.items():
         CoreLoader.add_implicit_resolver(tag, re.compile(rf"^{pattern}$"), first)
     CoreLoader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
     CoreLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
     try:
-        return yaml.load(text, Loader=CoreLoader)  # noqa: S506 - a subclass of SafeLoader
+        return yaml.load(text, Loader=CoreLoader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, get_origin
 
+from lmlab.core.data_files import read_data_file
 from lmlab.core.errors import TYPO_SIMILARITY, UserError, nearest_names, unknown_name
 from lmlab.core.options import DeclaredOption, declared_options, union_members
-from lmlab.core.data_files import read_data_file
 from lmlab.core.run_options import run_options
 from lmlab.core.untrusted_input import check_type
 

@@ -66,7 +66,7 @@ class Option:
     panel: str | None = None
     """The heading under which the help lists it."""
     family: str | None = None
-    """Options that replace each other: one that is given besides a file replaces all of the file."""
+    """Options that replace each other: one given besides a file replaces all of the file."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def _checked_path(path: Path, folder: Path, root: Path) -> Path:
 def remove_runs(runs: Sequence[RemovableRun]) -> None:
     """Remove runs; a UserError for one that is being written, before any of them is removed.
 
-    A kill leaves a run whole, or under a temporary name that the next write into the folder removes.
+    A kill leaves a run whole, or under a temporary name, which the next write beside it removes.
     """
     locks = []
     try:

@@ -105,7 +105,9 @@ class _Parser:
         operator = self._take().text
         if key not in self.keys:
             raise unknown_name("key", key, self.keys)
-        if not self.tokens or (not self.tokens[0].quoted and self.tokens[0].text in (*OPERATORS, ")")):
+        if not self.tokens or (
+            not self.tokens[0].quoted and self.tokens[0].text in (*OPERATORS, ")")
+        ):
             raise self.error("a value")
         return compare(key, operator, self._take().text)
 
@@ -169,12 +171,9 @@ def _compare(value: Any, operator: str, wanted: str, number: float | None) -> bo
         return wanted.lower() in text_of(value).lower()
     if isinstance(value, bool) or not isinstance(value, (int, float)) or number is None:
         return False
-    return {
-        "<": value < number,
-        ">": value > number,
-        "<=": value <= number,
-        ">=": value >= number,
-    }[operator]
+    return {"<": value < number, ">": value > number, "<=": value <= number, ">=": value >= number}[
+        operator
+    ]
 
 
 def _is_equal(value: Any, wanted: str, number: float | None) -> bool:

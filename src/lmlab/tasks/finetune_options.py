@@ -70,7 +70,9 @@ class FinetuneOptions:
             "TASK."
         ),
     ] = None
-    epochs: Annotated[int | None, Option("Budget: epochs.", show_default=str(FINETUNE_EPOCHS), family=BUDGET)] = None
+    epochs: Annotated[
+        int | None, Option("Budget: epochs.", show_default=str(FINETUNE_EPOCHS), family=BUDGET)
+    ] = None
     steps: Steps = None
     minutes: Minutes = None
     seed: Seed = 0

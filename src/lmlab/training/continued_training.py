@@ -1,8 +1,8 @@
 """Continued training (`--base RUN` of the same system): its weights and tokenizer on other text.
 
 What decides the scores is taken over: settings of the system, size, tokenizer, weights, documents
-and knowledge base. What decides how it is trained (budget, schedule, optimiser, batches) is new, and
-the optimiser's state is empty. Statistics of the training text (noise distributions, references)
+and knowledge base. What decides how it is trained (budget, schedule, optimiser, batches) is new,
+and the optimiser's state is empty. Statistics of the training text (noise distributions, references)
 are those of the new one. The new run records the old one, and what that was continued from.
 """
 

@@ -168,7 +168,9 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             entities=_entity_numbering(card, memories, opened.training_corpus),
         )
     _check_data(prepared, plan, accelerator)
-    model = _build_model(plan, opened.corpus, tokenizers, prepared, base_models, memories, continued)
+    model = _build_model(
+        plan, opened.corpus, tokenizers, prepared, base_models, memories, continued
+    )
     model.to(accelerator.device)
     if model.needs_mixed_lengths:
         prepared = prepared.with_mixed_lengths()

@@ -108,9 +108,7 @@ def runs_tag(
     run: Annotated[str | Path, Argument("The folder of a run.", metavar="RUN")],
     tags: Annotated[Sequence[str], Argument("Words to add.", metavar="[WORD...]")] = (),
     *,
-    remove: Annotated[
-        Sequence[str], Option("A word to remove; repeatable.", metavar="WORD")
-    ] = (),
+    remove: Annotated[Sequence[str], Option("A word to remove; repeatable.", metavar="WORD")] = (),
 ) -> tuple[str, ...]:
     """Add tags to a run and remove some; return those that it has then.
 

@@ -13,6 +13,7 @@ import pytest
 
 from lmlab.run_store.run_index import RunIndex
 
+
 @dataclass
 class RunWriter:
     """Writes run folders below a root."""

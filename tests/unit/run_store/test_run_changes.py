@@ -27,9 +27,7 @@ def test_tags_are_added_removed_and_kept_in_order(make_run):
 
 def test_tags_added_at_the_same_time_are_all_kept(make_run):
     run = make_run("a")
-    threads = [
-        threading.Thread(target=change_tags, args=(run, [f"tag{n}"], [])) for n in range(4)
-    ]
+    threads = [threading.Thread(target=change_tags, args=(run, [f"tag{n}"], [])) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -54,7 +52,9 @@ def test_differences_have_a_section_and_a_value_for_each_run(make_run):
     first = make_run("a")
     second = make_run("b", width=32, data="capitals", losses=(1.5,))
     for run, torch in ((first, "2.5"), (second, "2.6")):
-        (run / "environment.json").write_text(json.dumps({"packages": {"torch": torch}, "cores": 2}))
+        (run / "environment.json").write_text(
+            json.dumps({"packages": {"torch": torch}, "cores": 2})
+        )
     rows = {(row.section, row.key): row.values for row in diff_runs([first, second]).rows}
     assert rows["settings", "width"] == (16, 32)
     assert rows["data", "corpus spec"] == ("grammar", "capitals")
