@@ -69,7 +69,7 @@ class RunRecord:
 
     @property
     def best_kind(self) -> str:
-        """What the best figure is: `exact, validation`, `nats per target, test`, `accuracy, test`."""
+        """What the best figure is: exact, validation; nats per target, test; accuracy, test."""
         if self.best is None:
             return ""
         kind = self.metric if self.metric != "loss" else (self.kind or self.unit)

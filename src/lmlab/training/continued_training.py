@@ -2,8 +2,8 @@
 
 What decides the scores is taken over: settings of the system, size, tokenizer, weights, documents
 and knowledge base. What decides how it is trained (budget, schedule, optimiser, batches) is new,
-and the optimiser's state is empty. Statistics of the training text (noise distributions, references)
-are those of the new one. The new run records the old one, and what that was continued from.
+and the optimiser's state is empty. Statistics of the training text (noise distributions,
+references) are those of the new one. The new run records the old one, and what that continued.
 """
 
 from __future__ import annotations
