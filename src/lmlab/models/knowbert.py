@@ -20,9 +20,6 @@ from lmlab.knowledge.knowledge_attention import KnowledgeAttention
 from lmlab.models.masked_lm import BERT
 from lmlab.objectives.entity_linking_loss import EntityLinkingMLM
 
-NEVER = -1
-"""A step that no training reaches."""
-
 
 class KnowBERT(BERT):
     """KnowBERT: a masked LM with a knowledge component between two of its layers.
@@ -64,7 +61,7 @@ class KnowBERT(BERT):
         """The entity embeddings stay, and the linker is no longer trained first and aligned."""
         super().begin_continued()
         self._is_continued = True
-        self.objective.linking_steps = NEVER
+        self.objective.begin_continued()
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Compute the entity embeddings; the texts are not used."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,8 +17,6 @@ from lmlab.run_store.run_index import RunIndex
 from lmlab.run_store.run_record import RECORD_FIELDS, RunRecord
 
 DEFAULT_COLUMNS = ("run", "system", "data", "status", "best", "kind", "disk", "age", "differs")
-DERIVED = ("run", "age", "differs", "tag")
-"""Columns that are no fields of a record."""
 NUMBERS = ("best", "disk", "age", "seed", "step", "epoch", "seconds", "progress", "seconds_left")
 """Columns that are aligned right and sorted as numbers."""
 
@@ -52,20 +50,16 @@ class RunListing(Sequence[RunRecord]):
 
     def value(self, record: RunRecord, key: str) -> Any:
         """The value of a run in a column: a field, a derived one, or a setting."""
-        if key == "run":
-            return run_name(record, self.folder)
-        if key == "age":
-            return max(self.now - record.changed, 0.0)  # a file server's clock may be ahead
-        if key == "tag":
-            return record.tags
-        if key == "kind":
-            return record.best_kind
-        if key == "differs":
-            names = self.differing.get(record.system, ())
-            return {name: self.value(record, name) for name in names}
+        if key in DERIVED:
+            return DERIVED[key](self, record)
         if key in record.settings:
             return record.settings[key]
         return getattr(record, key) if key in RECORD_FIELDS else None
+
+    def differences(self, record: RunRecord) -> dict[str, Any]:
+        """The settings of a run in which those of its system differ."""
+        names = self.differing.get(record.system, ())
+        return {name: self.value(record, name) for name in names}
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-serialisable dict: all fields of the runs, and the names of what differs."""
@@ -74,6 +68,17 @@ class RunListing(Sequence[RunRecord]):
             for record in self.records
         ]
         return {"folder": str(self.folder), "runs": runs}
+
+
+DERIVED: Mapping[str, Callable[[RunListing, RunRecord], Any]] = {
+    "run": lambda listing, record: run_name(record, listing.folder),
+    # A file server's clock may be ahead of ours.
+    "age": lambda listing, record: max(listing.now - record.changed, 0.0),
+    "tag": lambda listing, record: record.tags,
+    "kind": lambda listing, record: record.best_kind,
+    "differs": RunListing.differences,
+}
+"""Columns that are no fields of a record, and how they are computed."""
 
 
 def list_runs(
