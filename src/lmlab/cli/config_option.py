@@ -82,7 +82,7 @@ def _satisfy(context: typer.Context, verb: Verb, names: Iterable[str]) -> None:
 def _is_list(option: DeclaredOption) -> bool:
     from lmlab.cli.terminal import terminal_type
 
-    return terminal_type(option) == list[str]
+    return bool(terminal_type(option) == list[str])
 
 
 def with_file_options(
@@ -143,7 +143,7 @@ def _settings_lines(name: str, chosen: Mapping[str, Any]) -> list[str]:
         remarks = ", ".join(filter(None, [" | ".join(record.choices), record.bounds]))
         lines.append(f"  # {record.help}" + (f" ({remarks})" if remarks else ""))
         comment = "" if record.name in own else "# "
-        value = own.get(record.name, record.sizes.get(chosen.get("size"), record.default))
+        value = own.get(record.name, record.sizes.get(str(chosen.get("size")), record.default))
         text = value if _is_number(value) else _scalar(value)  # --set gives texts
         lines.append(f"  {comment}{_scalar(record.name)}: {text}")
     return lines

@@ -79,7 +79,7 @@ def cell(listing: RunListing, record: RunRecord, column: str) -> str:
     if value is None:
         return ""
     if column in FORMATS:
-        return FORMATS[column](value)
+        return str(FORMATS[column](value))
     if column == "status":
         return status_text(record)
     return value_text(value)

@@ -68,7 +68,7 @@ def parse_yaml(text: str) -> Any:
     """The value of a YAML document; a ValueError if it is invalid."""
     import yaml
 
-    class CoreLoader(yaml.SafeLoader):
+    class CoreLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
         """YAML 1.2's core schema, and no key twice."""
 
         yaml_implicit_resolvers: dict[str, Any] = {}

@@ -41,11 +41,8 @@ def status_of_run(
     """The status of a run with these training settings and metrics; `task`: it is fine-tuned."""
     spent = _share_of_last_line(training, metrics.last)
     if is_running(folder):
-        left = None
-        if spent and metrics.last is not None:
-            seconds = metrics.last.get("seconds")
-            known = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-            left = seconds * (1 - spent) / spent if known else None
+        seconds = _value(metrics.last or {}, "seconds")
+        left = seconds * (1 - spent) / spent if spent and seconds else None
         return StatusOfRun(status="running", progress=spent, seconds_left=left)
     if (error := read_failure(folder)) is not None:
         return StatusOfRun(status="failed", reason=error, progress=spent)

@@ -76,8 +76,9 @@ def best_figure(lines: list[dict[str, Any]]) -> BestFigure | None:
 
 def _number(line: Mapping[str, Any], name: str) -> float | None:
     value = line.get(name)
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if valid and math.isfinite(value) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def _parse(raw: bytes) -> dict[str, Any] | None:

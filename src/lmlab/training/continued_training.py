@@ -46,6 +46,8 @@ class ContinuedRun:
     base: BaseModel | None
     """The model that it is built on itself, as residual-ebm on a language model."""
     memories: ExternalMemory
+    memory_specs: Mapping[str, str | None]
+    """The sources of the memories, as it records them."""
     vocabulary: Vocabulary
     weights: Mapping[str, Tensor] | None
     """None where a checkpoint of the new run has its own."""
@@ -148,6 +150,7 @@ def _resumed(path: str | Path | None, resumed: RunConfig, run: RunFolder) -> Con
             ),
             base=_own_base(resumed, Tokenizer.load(run.tokenizer)),
             memories=load_external_memory(resumed.memories, run.memory),
+            memory_specs=_memory_specs(resumed),
             vocabulary=resumed.vocabulary,
             weights=None,
         )
@@ -164,9 +167,14 @@ def _load(path: str | Path) -> ContinuedRun:
         source_tokenizer=model.source_tokenizer,
         base=_own_base(model.config, model.tokenizer),
         memories=load_external_memory(model.config.memories, RunFolder(model.path).memory),
+        memory_specs=_memory_specs(model.config),
         vocabulary=model.config.vocabulary,
         weights=model.system.state_dict(),
     )
+
+
+def _memory_specs(config: RunConfig) -> dict[str, str | None]:
+    return {name: memory.spec for name, memory in config.memories.items()}
 
 
 def _own_base(config: RunConfig, tokenizer: Tokenizer) -> BaseModel | None:
