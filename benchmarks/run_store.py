@@ -58,7 +58,7 @@ def metrics_text(draw: random.Random) -> str:
                 "learning_rate": 0.002,
                 "gradient_norm": draw.random(),
                 "tokens_per_second": 80_000.0,
-                "budget_spent": number / LINES,
+                "epochs": number / 10,
                 "update_ratio": 0.001,
                 "seconds": 6.0 * number,
             }

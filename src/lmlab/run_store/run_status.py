@@ -118,13 +118,11 @@ def _is_over(training: Mapping[str, Any], progress: Mapping[str, Any]) -> bool:
 def _share_of_last_line(
     training: Mapping[str, Any], last: Mapping[str, Any] | None
 ) -> float | None:
-    """The share of the budget that the last training line says, or that its counters do."""
+    """The share of the budget that is spent at the last training line."""
     if last is None:
         return None
-    spent = last.get("budget_spent")
-    if isinstance(spent, (int, float)) and not isinstance(spent, bool):
-        return min(max(float(spent), 0.0), 1.0)
-    share = _share(training, last)
+    # `epochs` counts the share of the current epoch too; some fitters write whole ones alone.
+    share = _share(training, {**last, "epoch": last.get("epochs", last.get("epoch"))})
     return None if share is None else min(share, 1.0)
 
 

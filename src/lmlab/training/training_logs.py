@@ -182,7 +182,7 @@ class Reporter:
             learning_rate=learning_rate,
             **({} if norm is None else {"gradient_norm": norm}),
             tokens_per_second=round(speed, 1),
-            budget_spent=round(min(budget.fraction_spent(progress), 1.0), 6),
+            epochs=round(budget.epochs_done(progress), 4),
             **({} if monitor is None else monitor.statistics()),
         )
         progress.window_total = progress.window_count = progress.window_seconds = 0.0

@@ -52,8 +52,8 @@ class RunWriter:
         (run / "config.json").write_text(json.dumps(config | (extra or {})))
         (run / "manifest.json").write_text("{}")
         lines = [
-            {"step": 5 * n, "epoch": 0, "event": event, "loss": loss, "seconds": 3.0 * n}
-            | ({"learning_rate": 0.002, "budget_spent": 0.4} if event == "train" else {})
+            {"step": 2 * n, "epoch": 0, "event": event, "loss": loss, "seconds": 3.0 * n}
+            | ({"learning_rate": 0.002} if event == "train" else {})
             for n, loss in enumerate(losses, 1)
             for event in ("train", "validation")
         ]

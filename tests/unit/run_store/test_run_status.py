@@ -92,6 +92,13 @@ def test_a_run_is_finished_once_its_budget_is_spent(make_run, training, state, s
     assert read_run(run).status == status
 
 
+def test_the_share_of_an_epoch_counts(make_run):
+    run = make_run("a", training={"steps": None, "epochs": 4}, losses=(), weights=False)
+    line = {"step": 50, "epoch": 1, "epochs": 1.5, "event": "train", "loss": 2.0, "seconds": 1.0}
+    (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert read_run(run).progress == 0.375
+
+
 def test_a_run_without_weights_is_stopped_whatever_its_checkpoint_says(make_run):
     assert read_run(make_run("a", weights=False)).status == "stopped"
 
