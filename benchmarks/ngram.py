@@ -36,8 +36,8 @@ import numpy as np
 import torch
 
 from lmlab.core.allocator import MMAP_THRESHOLD, TOP_PAD, retain_freed_memory
+from lmlab.core.cache_folder import default_cache
 from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
-from lmlab.data.column_store import default_cache
 from lmlab.emissions.ngram_table import NgramTable
 
 ORDER = 5

@@ -24,6 +24,7 @@ from lmlab.verbs.catalogue import find as find
 from lmlab.verbs.catalogue import register as register
 from lmlab.verbs.catalogue import settings as settings
 from lmlab.verbs.catalogue import systems as systems
+from lmlab.verbs.configuration import read_config as read_config
 from lmlab.verbs.conformance import conformance as conformance
 from lmlab.verbs.diagnosis import ablate as ablate
 from lmlab.verbs.diagnosis import doctor as doctor
@@ -47,6 +48,11 @@ from lmlab.verbs.resources import index_info as index_info
 from lmlab.verbs.resources import index_search as index_search
 from lmlab.verbs.resources import open_index as open_index
 from lmlab.verbs.resources import words as words
+from lmlab.verbs.runs import runs as runs
+from lmlab.verbs.runs import runs_diff as runs_diff
+from lmlab.verbs.runs import runs_rm as runs_rm
+from lmlab.verbs.runs import runs_show as runs_show
+from lmlab.verbs.runs import runs_tag as runs_tag
 from lmlab.verbs.sweeps import sweep as sweep
 from lmlab.verbs.training import demo as demo
 from lmlab.verbs.training import finetune as finetune

@@ -34,13 +34,24 @@ CHAINS = _words(
 SCORING = _words("--per-token --per-word --json --window --stride --errors")
 TRANSLATING = _words("--max-length --seed --json --n-best")
 
-NEVER = frozenset({"--compile", "--minutes", "--out", "--help", "--no-verify"})
-"""Options that are not sampled: a compiler, the clock, and what would write elsewhere."""
+NEVER = frozenset({"--compile", "--minutes", "--out", "--help", "--no-verify", "--yes"})
+"""Options that are not sampled: a compiler, the clock, and what would write elsewhere or delete."""
 
 SCENARIOS: dict[str, tuple[Scenario, ...]] = {
     "systems": (Scenario(arguments=(), options=("--json",)),),
     "find": tuple(Scenario(arguments=(word,)) for word in ("lstm", "attention", "nce", "bert")),
     "demo": (Scenario(arguments=("--help",)),),
+    "runs list": tuple(
+        Scenario(arguments=(folder,), options=_words("--where --sort --columns --json --rebuild"))
+        for folder in ("{world}", "{world}/lstm")
+    ),
+    "runs show": tuple(
+        Scenario(arguments=("{world}/" + run,), options=("--json",))
+        for run in ("lstm", "ngram", "classifier")
+    ),
+    "runs diff": (Scenario(arguments=("{world}/lstm", "{world}/gpt"), options=("--json",)),),
+    "runs tag": (Scenario(arguments=("{world}/ngram", "word"), options=("--remove",)),),
+    "runs rm": (Scenario(arguments=("{world}/ngram", "--folder", "{out}")),),
     "data list": (Scenario(arguments=(), options=("--json",)),),
     "data describe": tuple(
         Scenario(arguments=(corpus,), options=_words("--json --tokenizer --errors"))
@@ -268,6 +279,11 @@ VALUES: dict[str, tuple[str, ...]] = {
         *("evaluate_every=1", "min_count=2", "checkpoint_steps=1", "average=2", "width=8"),
     ),
     "finetune --set": ("learning_rate=0.01", "grad_clip=0", "optimizer=sgd", "evaluate_every=1"),
+    "--where": ("system=lstm", "best<9 and not (data~corpus or seed>1)", "width=", "(a", "age<2d"),
+    "--sort": ("best", "-age", "width", "nothing"),
+    "--columns": ("run,best", "width", "nothing"),
+    "--remove": ("word", "two words"),
+    "--config": ("{world}/lstm/config.json", "{world}/classifier/config.json", "{world}/nothing"),
     "--layer": ("0", "1", "-1"),
     "--pooling": ("mean", "max", "last", "first"),
     "--threshold": ("0", "0.3", "1"),

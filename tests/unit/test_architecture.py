@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("zoo",),
     ("training", "scoring", "sampling", "tasks", "interop", "plotting"),
-    ("inspection", "objective_figures", "diagnosis", "reports", "experiments"),
+    ("inspection", "objective_figures", "diagnosis", "reports", "experiments", "run_store"),
     ("conformance",),
     ("verbs",),
     ("cli",),

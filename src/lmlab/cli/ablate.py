@@ -11,7 +11,7 @@ from lmlab.cli.terminal import terminal
 from lmlab.verbs.diagnosis import ablate as ablate_system
 
 
-@terminal(ablate_system)
+@terminal(ablate_system, config=True)
 def ablate(as_json: JsonOption = False, *, system: str, out: str, **options: Any) -> None:
     """Interrupted at any time, the same command resumes."""
     ablation = ablate_system(system, out=out, **options)

@@ -84,7 +84,7 @@ CHUNK_ROWS = 256
 """Rows predicted per batch, so that results stream while a long file is read."""
 
 
-@terminal(verbs.finetune)
+@terminal(verbs.finetune, config=True)
 def finetune(
     as_json: JsonOption = False,
     no_verify: NoVerify = False,

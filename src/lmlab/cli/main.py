@@ -33,6 +33,7 @@ from lmlab.cli import (
     inspect,
     link,
     pairs,
+    runs,
     sample,
     score,
     show_objective,
@@ -69,11 +70,22 @@ index_app.command("build")(index.build)
 index_app.command("search")(index.search)
 index_app.command("info")(index.info)
 
+runs_app = typer.Typer(
+    cls=runs.RunsVerbs,
+    help="The runs below a folder: lmlab runs [FOLDER] lists them; its options are those of list.",
+)
+runs_app.command("list")(runs.list_runs)
+runs_app.command("show")(runs.show)
+runs_app.command("diff")(runs.diff)
+runs_app.command("tag")(runs.tag)
+runs_app.command("rm")(runs.rm)
+
 app.command("systems")(catalogue.systems)
 app.command("find")(catalogue.find)
 app.command("settings")(catalogue.settings)
 app.add_typer(data_app, name="data")
 app.command("train")(train.train)
+app.add_typer(runs_app, name="runs")
 app.command("score")(score.score)
 app.command("sample")(sample.sample)
 app.command("fill")(fill.fill)

@@ -15,6 +15,14 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
+from lmlab.cli.config_option import (
+    CONFIG_OPTIONS,
+    config_parameters,
+    file_options,
+    print_options,
+    prints_config,
+    with_file_options,
+)
 from lmlab.cli.options import JsonOption, NoVerify, RunArgument
 from lmlab.cli.output import print, print_json
 from lmlab.core.options import Argument, DeclaredOption, Option, declared_options, union_members
@@ -26,11 +34,14 @@ PLAIN_TYPES = (bool, str, int, float)
 """Types of the command line, in order of preference where Python takes several."""
 
 
-def terminal(*verbs: Callable[..., Any], without: Sequence[str] = ()) -> Callable[[Body], Body]:
+def terminal(
+    *verbs: Callable[..., Any], without: Sequence[str] = (), config: bool = False
+) -> Callable[[Body], Body]:
     """Give a command the options of verbs; it takes them as `**options`, parsed.
 
     The first verb's summary is the command's help, before the docstring of the command. `without`
-    names options that this command does not have.
+    names options that this command does not have. With `config` its options can be read from a
+    file (`--config`, `--print-config`), required ones too.
     """
     declared: dict[str, DeclaredOption] = {}
     for verb in verbs:
@@ -61,12 +72,19 @@ def terminal(*verbs: Callable[..., Any], without: Sequence[str] = ()) -> Callabl
             context = values.pop("_context", None)
             for name in values.keys() & declared.keys():
                 values[name] = _parsed(declared[name], values[name])
+            given = [name for name in declared if context and _is_given(context, name)]
+            if config:
+                values = with_file_options(verbs[0], context, _without_config(values), given)
+                if prints_config(context):
+                    print_options(verbs[0], context, values, given)
+                    return None
             if wants_given:
-                values["given"] = frozenset(name for name in declared if _is_given(context, name))
+                values["given"] = frozenset({*given, *file_options(context)})
             return body(**values)
 
         parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in [*arguments, *options]]
-        if wants_given:
+        parameters += config_parameters(verbs[0]) if config else []
+        if wants_given or config:
             parameters.append(
                 Parameter("_context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
             )
@@ -77,6 +95,11 @@ def terminal(*verbs: Callable[..., Any], without: Sequence[str] = ()) -> Callabl
         return command
 
     return decorate
+
+
+def _without_config(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a command without the options that name its file."""
+    return {name: value for name, value in values.items() if name not in CONFIG_OPTIONS}
 
 
 def summary(verb: Callable[..., Any]) -> str:

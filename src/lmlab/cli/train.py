@@ -15,7 +15,7 @@ from lmlab.verbs.training import demo as run_demo
 from lmlab.verbs.training import train as train_system
 
 
-@terminal(train_system)
+@terminal(train_system, config=True)
 def train(
     system: str,
     settings: dict[str, str] | None,

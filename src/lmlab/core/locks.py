@@ -23,6 +23,8 @@ from lmlab.core.errors import LmlabWarning, UserError
 LOCK_FILE = ".lmlab-lock"
 """The lock file of a folder, in it or next to it (with the folder's name appended)."""
 POLL_SECONDS = 0.1
+PROBE_SECONDS = 0.2
+"""How long a lock is tried at least: `held_lock` may hold it for a moment."""
 HELD_ERRORS = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 """Errors of `flock` and `msvcrt.locking` if another process holds the lock."""
 UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -61,8 +63,10 @@ class FolderLock:
                 os.close(self._descriptor)  # Windows removes no file that is open
             # Removed while it is held, so that nobody loses a lock just taken.
             # A stale file that can't be removed is taken over by the next process.
+            # One that is gone with its folder may be another process's by now.
             with suppress(OSError):
-                self._path.unlink()
+                if os.name == "nt" or _is_current(self._descriptor, self._path):
+                    self._path.unlink()
             if os.name != "nt":
                 os.close(self._descriptor)
             self._descriptor = None
@@ -81,7 +85,7 @@ def lock_folder(folder: Path, *, adjacent: bool = False, wait: float = 0.0) -> F
     """
     parent = folder.parent if adjacent else folder
     path = parent / (f"{LOCK_FILE}-{folder.name}" if adjacent else LOCK_FILE)
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + max(wait, PROBE_SECONDS)
     while True:
         created = _create_folder(parent)
         try:
@@ -111,6 +115,34 @@ def is_locked(folder: Path) -> bool:
         return True
     FolderLock(path, descriptor, []).release()
     return False
+
+
+def held_lock(folder: Path) -> bool | None:
+    """Whether a process holds the lock in this folder, without writing; None if locks do not tell.
+
+    They do not where the file system has none, and not of the processes of another machine that
+    shares the folder but not its locks (`nolock`).
+    """
+    path = folder / LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        _probe(descriptor)
+    except OSError as error:
+        return True if error.errno in HELD_ERRORS else None
+    finally:
+        os.close(descriptor)
+    return None if _names_another_host(path) else False
+
+
+def _names_another_host(path: Path) -> bool:
+    """Whether a lock file was written by a process of another machine."""
+    words = _lock_words(path)
+    return len(words) == 2 and words[1] != socket.gethostname()
 
 
 class _HeldError(Exception):
@@ -156,12 +188,23 @@ if os.name == "nt":
         """Lock the first byte, a space, so that others can still read who holds it."""
         os.lseek(descriptor, 0, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+
+    def _probe(descriptor: int) -> None:
+        """Raise an OSError if another process holds the lock."""
+        lock_descriptor(descriptor)
 else:
     import fcntl
 
     def lock_descriptor(descriptor: int) -> None:
         """Lock an open file or folder; raises an OSError if another process holds its lock."""
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _probe(descriptor: int) -> None:
+        """Raise an OSError if another process holds the lock; taken shared, and only for a moment.
+
+        `lock_folder` waits that moment, so that a listing never makes a training fail.
+        """
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def _is_current(descriptor: int, path: Path) -> bool:
@@ -174,13 +217,21 @@ def _is_current(descriptor: int, path: Path) -> bool:
 
 def _holder(path: Path) -> str:
     """The process that holds a lock, as its file reports it: ` (process 12 on host)`."""
+    words = _lock_words(path)
+    if len(words) != 2:
+        return ""
+    process, host = words
+    return f" (process {process})" if host == socket.gethostname() else f" ({process} on {host})"
+
+
+def _lock_words(path: Path) -> list[str]:
+    """The process and the host that a lock file names."""
     try:
         with path.open("rb") as file:
             file.seek(1)
-            process, host = file.read(300).decode(errors="replace").split()
-    except (OSError, ValueError):
-        return ""
-    return f" (process {process})" if host == socket.gethostname() else f" ({process} on {host})"
+            return file.read(300).decode(errors="replace").split()
+    except OSError:
+        return []
 
 
 def _warn_unsupported(path: Path) -> None:

@@ -65,6 +65,8 @@ class Option:
     maximum: float | None = None
     panel: str | None = None
     """The heading under which the help lists it."""
+    family: str | None = None
+    """Options that replace each other: one given besides a file replaces all of the file."""
 
 
 @dataclass(frozen=True)

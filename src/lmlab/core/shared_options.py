@@ -84,8 +84,10 @@ TextTokenizer = Annotated[
         show_default="the corpus's own",
     ),
 ]
-Steps = Annotated[int | None, Option("Budget: optimiser steps.")]
-Minutes = Annotated[float | None, Option("Budget: minutes of wall-clock time.")]
+BUDGET = "budget"
+"""The family of the budgets."""
+Steps = Annotated[int | None, Option("Budget: optimiser steps.", family=BUDGET)]
+Minutes = Annotated[float | None, Option("Budget: minutes of wall-clock time.", family=BUDGET)]
 Resume = Annotated[bool, Option("Resume from a checkpoint.")]
 Seed = Annotated[int, Option("Random seed.")]
 Jobs = Annotated[int, Option("Number of trainings run in parallel.")]

@@ -114,6 +114,12 @@ class System(nn.Module):
     def begin_step(self, step: int) -> None:
         """Called before each training step with the number of steps done; ignored by most."""
 
+    def begin_continued(self) -> None:
+        """Called before `setup_data` where training continues from the weights of another run.
+
+        Ignored by most; what belongs to a first training alone is left out by others.
+        """
+
     @contextmanager
     def refreshed(self) -> Iterator[None]:
         """During evaluation and checkpointing, rebuild what is derived from the weights.

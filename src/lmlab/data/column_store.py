@@ -31,15 +31,6 @@ LEFTOVER_SECONDS = 24 * 3600.0
 Columns = dict[str, NDArray[Any]]
 
 
-def default_cache() -> Path:
-    """The cache folder: LMLAB_CACHE, or `lmlab` in the user's cache folder."""
-    configured = os.environ.get("LMLAB_CACHE")
-    if configured:
-        return Path(configured).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lmlab"
-
-
 def cache_key(**parts: object) -> str:
     """Folder name (hash) of a cache entry of this identity."""
     text = json.dumps({"format": STORE_FORMAT, **parts}, sort_keys=True)

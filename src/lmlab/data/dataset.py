@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmlab.core.cache_folder import default_cache
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.column_store import Columns, ColumnWriter, cache_key, default_cache, open_columns
+from lmlab.data.column_store import Columns, ColumnWriter, cache_key, open_columns
 from lmlab.data.corpus import Layout, Split
 from lmlab.data.corpus_encoding import EntityNumbering, encoded_chunks
 from lmlab.data.lines import ReadingReport

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
+    BUDGET,
     Jobs,
     Recipe,
     Settings,
@@ -33,7 +34,9 @@ class AblationPlanOptions:
     ] = False
     pairs: Annotated[bool, Option("Turn off every pair of switches.")] = False
     seeds: Annotated[int, Option("Number of seeds, from 0.")] = 3
-    epochs: Annotated[int | None, Option("Training epochs.", show_default="the recipe's")] = None
+    epochs: Annotated[
+        int | None, Option("Training epochs.", show_default="the recipe's", family=BUDGET)
+    ] = None
     at: Annotated[
         Sequence[int],
         Option(

@@ -30,6 +30,7 @@ class KnowBERT(BERT):
     """
 
     objective: EntityLinkingMLM
+    _is_continued = False
 
     def __init__(
         self,
@@ -56,11 +57,18 @@ class KnowBERT(BERT):
         super().setup_tokenizer(tokenizer)
         self._tokenizer = tokenizer
 
+    def begin_continued(self) -> None:
+        """The entity embeddings stay, and the linker is no longer trained first and aligned."""
+        super().begin_continued()
+        self._is_continued = True
+        self.objective.begin_continued()
+
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Compute the entity embeddings; the texts are not used."""
         vectors = self.backbone.get_submodule("embedding.tokens").get_parameter("weight")
         unknown = self.vocabulary.unknown
-        self.memory.linker.entities.setup_vectors(self._tokenizer, vectors, unknown=unknown)
+        if not self._is_continued:
+            self.memory.linker.entities.setup_vectors(self._tokenizer, vectors, unknown=unknown)
         super().setup_data(tokens, offsets)
 
     def begin_step(self, step: int) -> None:

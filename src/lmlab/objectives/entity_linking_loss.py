@@ -66,6 +66,10 @@ def linking_loss(loss_function: LinkingLoss, scores: Tensor, spans: MentionSpans
     return Loss(losses.sum(), has_gold.sum().to(scores.dtype))
 
 
+NO_LINKING_STEPS = -1
+"""No step of a training has this number, so that the linker is not aligned after it either."""
+
+
 class EntityLinkingMLM(BERTObjective):
     """KnowBert: -Σ_{t masked} log p(s_t | visible) + Σ_{m gold} L_EL(m) (Peters et al. 2019).
 
@@ -97,6 +101,10 @@ class EntityLinkingMLM(BERTObjective):
         self.weight = weight
         self.linking_steps = linking_steps
         self.linking_only = False
+
+    def begin_continued(self) -> None:
+        """Training continues from that of another run: no steps for the linking loss alone."""
+        self.linking_steps = NO_LINKING_STEPS
 
     def begin_step(self, step: int) -> None:
         self.linking_only = step < self.linking_steps

@@ -10,6 +10,7 @@ from typing import Any
 
 from lmlab.core.atomic_files import write_json, write_text
 from lmlab.core.errors import UserError
+from lmlab.core.failure_record import recording_failure
 from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
 from lmlab.tasks.confidence_intervals import TaskMetrics
@@ -162,17 +163,17 @@ def fit_stage(
     )
     if title is not None:
         reporter.print_message(title)
-    result = fit_by_gradient(
-        FitJob(
-            system=system.to(accelerator.device),
-            data=data,
-            config=config,
-            run=folder,
-            accelerator=accelerator,
-            reporter=reporter,
-            metric=metric,
-        )
+    job = FitJob(
+        system=system.to(accelerator.device),
+        data=data,
+        config=config,
+        run=folder,
+        accelerator=accelerator,
+        reporter=reporter,
+        metric=metric,
     )
+    with recording_failure(folder.path, writes=accelerator.is_main_process):
+        result = fit_by_gradient(job)
     result.check_complete(folder)
     folder.verify()
     load_weights(system, folder)

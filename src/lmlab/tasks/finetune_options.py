@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
+    BUDGET,
     Errors,
     Minutes,
     Resume,
@@ -69,9 +70,9 @@ class FinetuneOptions:
             "TASK."
         ),
     ] = None
-    epochs: Annotated[int | None, Option("Budget: epochs.", show_default=str(FINETUNE_EPOCHS))] = (
-        None
-    )
+    epochs: Annotated[
+        int | None, Option("Budget: epochs.", show_default=str(FINETUNE_EPOCHS), family=BUDGET)
+    ] = None
     steps: Steps = None
     minutes: Minutes = None
     seed: Seed = 0

@@ -7,7 +7,6 @@ longer needs the old one's folder once it has a checkpoint.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
+from lmlab.core.manifest import hash_file
 from lmlab.core.registry import system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.run_config import RunConfig
-from lmlab.training.run_folder import RunFolder, load_run
+from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
 from lmlab.training.run_records import BaseRecord
 from lmlab.training.system_building import build_from_config
 
@@ -57,6 +57,11 @@ class BaseModel:
                 "RUN/tokenizer.json)."
             )
 
+    def sentence(self) -> str:
+        """What it is to the new run, for the first line of the output."""
+        verb = "builds on" if self.role == "base" else "initialises the encoder from"
+        return f"--{self.role}: {verb} {self.description.path} ({self.description.history()})"
+
     def settings_for(self, config: DataclassInstance) -> dict[str, Any]:
         """Its settings that a system's config has too; for a base, only those that the config
         declares as inherited."""
@@ -92,36 +97,50 @@ def resolve_base(
         system = build_from_config(description, vocabulary)
         return BaseModel(system=system, tokenizer=tokenizer, description=description, role=role)
     base = load_base_model(description.path if path is None else path, role)
-    if base.description.weights != description.weights:
+    check_same_weights(base.description, description, run, role=role)
+    return base
+
+
+def check_same_weights(
+    given: BaseRecord, recorded: BaseRecord, run: RunFolder, *, role: str
+) -> None:
+    """A UserError where a run is resumed with other weights of its base than it was started."""
+    if given.weights != recorded.weights:
         raise UserError(
             f"the run {run.path} was started from an earlier version of the {role} "
-            f"{description.path}, and {base.description.path} has other weights; resume "
+            f"{recorded.path}, and {given.path} has other weights; resume "
             f"it without --{role}, or choose another --out."
         )
-    return base
 
 
 def load_base_model(path: str | Path, role: str = "base") -> BaseModel:
     """Load a run as a base or an encoder, with its own base if it has one."""
     model = load_run(path)
-    config = model.config
-    with RunFolder(model.path).weights.open("rb") as file:
-        weights = hashlib.file_digest(file, "sha256").hexdigest()
     return BaseModel(
         system=model.system,
         tokenizer=model.tokenizer,
-        description=BaseRecord(
-            path=str(path),
-            system=config.system,
-            size=config.size,
-            system_config=config.system_config,
-            corpus=config.corpus,
-            base=config.base,
-            source_vocabulary=config.source_vocabulary,
-            plugin=config.plugin,
-            weights=weights,
-        ),
+        description=base_record(model, path),
         role=role,
+    )
+
+
+def base_record(model: TrainedModel, path: str | Path) -> BaseRecord:
+    """The entry of a run in the config.json of one that is built on it or continues it."""
+    config = model.config
+    return BaseRecord(
+        path=str(path),
+        system=config.system,
+        size=config.size,
+        system_config=config.system_config,
+        corpus=config.corpus,
+        base=config.base,
+        encoder=config.encoder,
+        continued_from=config.continued_from,
+        source_vocabulary=config.source_vocabulary,
+        plugin=config.plugin,
+        imported=None if config.imported is None else config.imported.source,
+        finetuned=None if config.task is None else f"{config.task.name} on {config.task.data}",
+        weights=hash_file(RunFolder(model.path).weights),
     )
 
 

@@ -11,6 +11,7 @@ from lmlab.data.length_ratio import filter_by_length_ratio
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.training.base_models import BaseModel
 from lmlab.training.config import TrainingConfig
+from lmlab.training.continued_training import ContinuedRun
 from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder
 
@@ -69,11 +70,14 @@ def prepare_tokenizers(
     corpus: Corpus,
     config: TrainingConfig,
     base: BaseModel | None,
+    continued: ContinuedRun | None = None,
     *,
     texts: str | None,
     sources: str | None,
 ) -> RunTokenizers:
     """Prepare the tokenizers by kind or file, `texts` and `sources`; existing ones are reused."""
+    if continued is not None:
+        return RunTokenizers(texts=continued.tokenizer, sources=continued.source_tokenizer)
     separate = sources is not None or run.source_tokenizer.exists()
     return RunTokenizers(
         texts=_text_tokenizer(run, resumed, corpus, texts, config, base, separate=separate),

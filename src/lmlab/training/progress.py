@@ -90,12 +90,15 @@ class Budget:
     per_epoch: int
     """Batches per epoch."""
 
+    def epochs_done(self, progress: Progress) -> float:
+        """Epochs done, with the share of the current one."""
+        return progress.epoch + progress.position / max(self.per_epoch, 1)
+
     def fraction_spent(self, progress: Progress) -> float:
         """The fraction used, of several budgets the largest; 1 or more when it is over."""
         config, fractions = self.config, []
         if config.epochs is not None:
-            epochs_done = progress.epoch + progress.position / max(self.per_epoch, 1)
-            fractions.append(epochs_done / config.epochs)
+            fractions.append(self.epochs_done(progress) / config.epochs)
         if config.steps is not None:
             fractions.append(progress.step / config.steps)
         if config.minutes is not None:

@@ -14,6 +14,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.training.config import TrainingConfig
 from lmlab.training.run_records import (
+    BASE_ROLES,
     BaseRecord,
     CorpusRecord,
     ImportRecord,
@@ -92,6 +93,8 @@ class RunConfig:
     """Kind of the source tokenizer."""
     base: BaseRecord | None = None
     encoder: BaseRecord | None = None
+    continued_from: BaseRecord | None = None
+    """The run of the same system whose training it continues."""
     memories: Mapping[str, MemoryRecord] = field(default_factory=dict)
     """Documents and knowledge base, by these names."""
     imported: ImportRecord | None = None
@@ -131,13 +134,12 @@ class RunConfig:
         for name in OBJECTS:
             if name in values:
                 check_type(name, values[name], dict[str, Any])
-        for name in ("base", "encoder"):
+        for name in BASE_ROLES:
             if name in values:
                 check_type(name, values[name], dict[str, Any] | None)
         optional: dict[str, Callable[[Any], Any]] = {
             "source_vocabulary": parse_vocabulary,
-            "base": BaseRecord.from_json,
-            "encoder": BaseRecord.from_json,
+            **dict.fromkeys(BASE_ROLES, BaseRecord.from_json),
             "imported": ImportRecord.from_json,
             "plugin": parse_origin,
             "task": TaskRecord.from_json,
@@ -190,6 +192,9 @@ class RunConfig:
             "training": asdict(self.training),
             "base": None if self.base is None else self.base.to_json(),
             "encoder": None if self.encoder is None else self.encoder.to_json(),
+            "continued_from": (
+                None if self.continued_from is None else self.continued_from.to_json()
+            ),
             "memories": {k: asdict(memory) for k, memory in self.memories.items()} or None,
             "imported": None if self.imported is None else self.imported.to_json(),
             "wrapped": None if self.wrapped is None else asdict(self.wrapped),

@@ -86,10 +86,14 @@ def unknown_corpus(name: str = "") -> CorpusRecord:
     return CorpusRecord(name=name, spec="", fingerprint="", seed=0)
 
 
+BASE_ROLES = ("base", "encoder", "continued_from")
+"""Other runs that a run's weights come from."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BaseRecord:
-    """A run that another is built on (`--base`) or starts from (`--encoder`); enough to rebuild
-    its system without its folder."""
+    """A run that another is built on (`--base`), starts from (`--encoder`) or continues (`--base`
+    of its own system); enough to rebuild its system without its folder."""
 
     path: str
     """Its folder, as named by the user."""
@@ -99,11 +103,29 @@ class BaseRecord:
     corpus: CorpusRecord
     base: BaseRecord | None = None
     """Its own base."""
+    encoder: BaseRecord | None = None
+    """The run that its encoder was initialised from."""
+    continued_from: BaseRecord | None = None
+    """The run of the same system that it continued itself."""
     source_vocabulary: Vocabulary | None = None
     plugin: SystemOrigin | None = None
     """Where its system comes from, if it is not lmlab's own."""
+    imported: str | None = None
+    """The checkpoint that it was imported from."""
+    finetuned: str | None = None
+    """The task and the rows that it was fine-tuned on."""
     weights: str
     """SHA-256 of its weights."""
+
+    def history(self) -> str:
+        """Its system and what it was trained on, the earliest first."""
+        texts = [f"imported from {self.imported}"] if self.imported else []
+        texts += [f"trained on {self.corpus.spec}"] if self.corpus.spec else []
+        texts += [f"fine-tuned to {self.finetuned}"] if self.finetuned else []
+        own = " and ".join(texts) or "trained on an unknown text"
+        if self.continued_from is None:
+            return f"{self.system}, {own}"
+        return f"{self.continued_from.history()}, then {own}"
 
     @classmethod
     def from_json(cls, values: object) -> Self:
@@ -112,21 +134,30 @@ class BaseRecord:
         check_type("system_config", values.get("system_config"), dict[str, Any])
         for name in ("path", "size", "weights"):
             check_type(name, values.get(name), str)
-        source, base = values.get("source_vocabulary"), values.get("base")
+        source = values.get("source_vocabulary")
+        for name in ("imported", "finetuned"):
+            check_type(name, values.get(name), str | None)
+        others = {
+            name: None if values.get(name) is None else BaseRecord.from_json(values[name])
+            for name in BASE_ROLES
+        }
         return cls(
             path=values["path"],
             system=values["system"],
             size=values["size"],
             system_config=values["system_config"],
             corpus=CorpusRecord.from_json(values.get("corpus")),
-            base=None if base is None else BaseRecord.from_json(base),
+            **others,
             source_vocabulary=None if source is None else parse_vocabulary(source),
             plugin=parse_origin(values.get("plugin")),
+            imported=values.get("imported"),
+            finetuned=values.get("finetuned"),
             weights=values["weights"],
         )
 
     def to_json(self) -> dict[str, Any]:
         source = self.source_vocabulary
+        others = {name: getattr(self, name) for name in BASE_ROLES}
         return without_none(
             {
                 "path": self.path,
@@ -134,9 +165,11 @@ class BaseRecord:
                 "size": self.size,
                 "system_config": dict(self.system_config),
                 "corpus": self.corpus.to_json(),
-                "base": None if self.base is None else self.base.to_json(),
+                **{k: None if other is None else other.to_json() for k, other in others.items()},
                 "source_vocabulary": None if source is None else asdict(source),
                 "plugin": None if self.plugin is None else asdict(self.plugin),
+                "imported": self.imported,
+                "finetuned": self.finetuned,
                 "weights": self.weights,
             }
         )

@@ -81,7 +81,7 @@ def build_system(
             "sources and targets; remove it."
         )
     try:
-        settings = apply_settings(module.Config(), _tuples(config))
+        settings = apply_settings(module.Config(), as_tuples(config))
     except TypeError as error:
         raise UserError(f"these settings are not those of {name} ({error}).") from error
     with torch.random.fork_rng():
@@ -96,6 +96,6 @@ def build_system(
     return system
 
 
-def _tuples(config: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples, and configs no lists."""
+def as_tuples(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with tuples for lists: JSON has no tuples, and configs no lists."""
     return {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -13,12 +13,12 @@ from accelerate import Accelerator
 from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
+from lmlab.core.failure_record import recording_failure
 from lmlab.core.options import takes
 from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.system_files import resolve_system
 from lmlab.data.corpus import Corpus
 from lmlab.data.corpus_encoding import EntityNumbering, corpus_entities
-from lmlab.training.base_models import BaseModel, resolve_base
 from lmlab.training.config import TrainingConfig
 from lmlab.training.corpus_setup import RunTokenizers, open_training_corpus, prepare_tokenizers
 from lmlab.training.cost_estimate import estimate_cost
@@ -32,6 +32,7 @@ from lmlab.training.setting_records import DEFAULT_SIZE
 from lmlab.training.system_building import build_system
 from lmlab.training.train_options import TrainOptions
 from lmlab.training.training_logs import Reporter, format_exact_duration
+from lmlab.training.training_origins import TrainingOrigins, resolve_origins
 from lmlab.training.training_plan import (
     TrainingPlan,
     check_required_inputs,
@@ -79,21 +80,21 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     a training that was stopped (by a kill, Ctrl-C, or a smaller budget) continues bit-exactly;
     settings not given are the run's. (A schedule over the budget, such as cosine, follows the
     larger one from there on, and `average` takes only validations made since.) See `RunFolder` for
-    the files written. The settings of an `encoder` are the defaults of the system's; so are those
-    of a `base` whose weights are copied too (dpr, realm).
+    the files written. A `base` of the same system is trained further, with its settings and its
+    tokenizer, see `continued_training`. The settings of an `encoder` are the defaults of the
+    system's; so are those of a `base` of another system whose weights are copied (dpr, realm).
     """
     retain_freed_memory()
     run, accelerator = RunFolder(Path(options.out)), make_accelerator()
     card = resolve_system(system)
+    memory_specs: Mapping[str, str | None]
     memory_specs = {"documents": options.documents, "knowledge": options.knowledge}
     check_required_inputs(card, base=options.base, encoder=options.encoder, **memory_specs)
     overrides = dict(options.settings or {}) | objective_setting(card, options.objective)
     budget = {"epochs": options.epochs, "steps": options.steps, "minutes": options.minutes}
     resumed = run.resumed_config() if resumes(run, options.resume) else None
     accelerator.wait_for_everyone()  # all have checked before the first one writes
-    base_model = resolve_base(card, "base", options.base, resumed, run)
-    encoder_model = resolve_base(card, "encoder", options.encoder, resumed, run)
-    base_models = [other for other in (base_model, encoder_model) if other is not None]
+    origins = resolve_origins(card, options, overrides, resumed, run)
     if resumed is None:
         plan = make_training_plan(
             card,
@@ -102,14 +103,18 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             overrides,
             budget,
             options.seed or 0,
-            base_models,
+            origins.models,
+            origins.continued_record,
         )
     else:
         plan = resumed_plan(
             resumed, card, options.size, options.recipe, overrides, budget, options.seed
         )
-    recorded = {} if resumed is None else resumed.memories
-    memories = resolve_external_memory(card, memory_specs, recorded, run.memory)
+    if origins.continued is None:
+        recorded = {} if resumed is None else resumed.memories
+        memories = resolve_external_memory(card, memory_specs, recorded, run.memory)
+    else:
+        memories, memory_specs = origins.continued.memories, origins.continued.memory_specs
     opened = open_training_corpus(
         options.data, resumed, plan.training, seed=options.data_seed, errors=options.errors
     )
@@ -122,7 +127,8 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             resumed,
             opened.training_corpus,
             plan.training,
-            base_model,
+            origins.base,
+            origins.continued,
             texts=options.tokenizer,
             sources=options.source_tokenizer,
         )
@@ -130,8 +136,9 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             plan,
             opened,
             tokenizers,
-            base=base_model,
-            encoder=encoder_model,
+            base=origins.base,
+            encoder=origins.encoder,
+            continued=origins.continued_record,
             memories=memories.describe(memory_specs),
         )
         if resumed is not None:
@@ -145,7 +152,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             entities=_entity_numbering(card, memories, opened.training_corpus),
         )
     _check_data(prepared, plan, accelerator)
-    model = _build_model(plan, opened.corpus, tokenizers, prepared, base_models, memories)
+    model = _build_model(plan, opened.corpus, tokenizers, prepared, origins, memories)
     model.to(accelerator.device)
     if model.needs_mixed_lengths:
         prepared = prepared.with_mixed_lengths()
@@ -171,6 +178,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         compares=model.loss_is_comparable,
     )
     if accelerator.is_main_process and not options.quiet:
+        _announce_origins(reporter, origins, prepared)
         _announce(reporter, model, prepared, plan, accelerator, resumed=resumed is not None)
     if model.fitting == "counting" and any(value is not None for value in budget.values()):
         reporter.print_message(
@@ -186,7 +194,8 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         metric=metric,
         stopping_rule=options.stopping_rule,
     )
-    outcome = FITTERS[model.fitting](job)
+    with recording_failure(run.path, writes=accelerator.is_main_process):
+        outcome = FITTERS[model.fitting](job)
     result = _result(outcome, run, model, prepared)
     reporter.print_message(_final_message(outcome, run, result, reporter.unit))
     return result
@@ -206,29 +215,35 @@ def _build_model(
     corpus: Corpus,
     tokenizers: RunTokenizers,
     data: TrainingData,
-    base_models: Sequence[BaseModel],
+    origins: TrainingOrigins,
     memories: ExternalMemory,
 ) -> System:
     """Build the system of a plan, set up with the tokenizer and the data."""
-    vocabulary = system_vocabulary(tokenizers.texts, corpus)
-    for base in base_models:
+    vocabulary, continued = system_vocabulary(tokenizers.texts, corpus), origins.continued
+    if continued is not None:
+        continued.check_vocabulary(vocabulary)
+    for base in origins.models:
         base.check_tokenizer(tokenizers.texts)
         base.check_vocabulary(vocabulary)
-    by_role = {base.role: base.system for base in base_models}
     model = build_system(
         plan.card.name,
         asdict(plan.system_config),
         vocabulary,
         seed=plan.training.seed,
-        base=by_role.get("base"),
-        encoder=by_role.get("encoder"),
+        base=None if origins.base is None else origins.base.system,
+        encoder=None if origins.encoder is None else origins.encoder.system,
         source=None if tokenizers.sources is None else tokenizers.sources.vocabulary,
         memories=memories,
     )
     model.check_length(data.max_length)
     model.check_condition_length(data.max_source_length)
+    if continued is not None:
+        continued.load_weights(model)
+        model.begin_continued()
     model.setup_tokenizer(tokenizers.texts)
     model.setup_data(*data.flat())
+    if continued is not None:
+        continued.restore_parameters(model)
     return model
 
 
@@ -289,6 +304,14 @@ def check_validation_split(config: TrainingConfig, *, selects: bool) -> None:
             f"{' and '.join(dependent)} needs a validation split, which this corpus does not "
             "have; remove it, or give a folder with a valid* file."
         )
+
+
+def _announce_origins(reporter: Reporter, origins: TrainingOrigins, data: TrainingData) -> None:
+    for sentence in origins.sentences():
+        reporter.print_message(sentence)
+    continued = origins.continued
+    if continued is not None and (warning := continued.unknown_warning(data.flat()[0])):
+        reporter.print_message(warning)
 
 
 def _announce(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
+    BUDGET,
     Minutes,
     Recipe,
     Resume,
@@ -68,7 +69,10 @@ class TrainOptions:
     recipe: Recipe = None
     base: Annotated[
         str | Path | None,
-        Option("A run that the system is built on or initialised from.", metavar="RUN"),
+        Option(
+            "A run of the same system to train further, or one of another that it is built on.",
+            metavar="RUN",
+        ),
     ] = None
     encoder: Annotated[
         str | Path | None,
@@ -93,13 +97,20 @@ class TrainOptions:
         ),
     ] = None
     epochs: Annotated[
-        int | None, Option("Budget: epochs; the first budget reached ends the training.")
+        int | None,
+        Option("Budget: epochs; the first budget reached ends the training.", family=BUDGET),
     ] = None
     steps: Steps = None
     minutes: Minutes = None
     seed: Annotated[int | None, Option("Random seed.", show_default="0")] = None
-    data_seed: int | None = None
-    """Splits a corpus without splits; 0 for all seeds, so that their runs compare."""
+    data_seed: Annotated[
+        int | None,
+        Option(
+            "Random seed by which a corpus without splits is split; not --seed, so that runs with "
+            "several seeds compare.",
+            show_default="0",
+        ),
+    ] = None
     resume: Resume = False
     errors: RunErrors = None
     quiet: bool = False

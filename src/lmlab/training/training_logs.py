@@ -18,7 +18,7 @@ from lmlab.core.atomic_files import disk_error, no_follow, telling_disk_errors, 
 from lmlab.core.errors import escape_control_characters
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.retrieval_protocols import Retrieve, WithDocuments
-from lmlab.core.system import System
+from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.untrusted_input import parse_json
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import BatchLoader
@@ -92,7 +92,7 @@ class Reporter:
         quiet: bool = False,
         silent: bool = False,
         tensorboard: Path | None = None,
-        unit: str = "nats per token",
+        unit: str = NATS_PER_TOKEN,
         compares: bool = True,
     ) -> None:
         """`quiet` prints nothing, `silent` writes no files either; losses are in `unit`, training
@@ -182,6 +182,7 @@ class Reporter:
             learning_rate=learning_rate,
             **({} if norm is None else {"gradient_norm": norm}),
             tokens_per_second=round(speed, 1),
+            epochs=round(budget.epochs_done(progress), 4),
             **({} if monitor is None else monitor.statistics()),
         )
         progress.window_total = progress.window_count = progress.window_seconds = 0.0
@@ -196,7 +197,8 @@ class Reporter:
     ) -> None:
         """Report a held-out loss, with the validation metrics in `metrics`."""
         metrics = metrics or {}
-        self.write(split, progress, loss=evaluation.loss, count=evaluation.count, **metrics)
+        unit = {} if self.unit == NATS_PER_TOKEN else {"unit": self.unit}
+        self.write(split, progress, loss=evaluation.loss, count=evaluation.count, **unit, **metrics)
         metric_text = "".join(f", {name} {value:.2f}" for name, value in metrics.items())
         self._held_out = f" · {split} {evaluation.loss:.4f}{metric_text}"
         if self._bar is None:

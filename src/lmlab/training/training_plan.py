@@ -26,7 +26,8 @@ from lmlab.training.config import (
 from lmlab.training.corpus_setup import OpenedCorpus, RunTokenizers
 from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder
-from lmlab.training.run_records import CorpusRecord, MemoryRecord
+from lmlab.training.run_records import BaseRecord, CorpusRecord, MemoryRecord
+from lmlab.training.system_building import as_tuples
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -56,15 +57,26 @@ def make_training_plan(
     budget: Mapping[str, float | None],
     seed: int,
     base_models: Sequence[BaseModel] = (),
+    continued: BaseRecord | None = None,
 ) -> TrainingPlan:
-    """Merge size, base or encoder, recipe, settings and budget: each overrides those before it."""
+    """Merge size, base or encoder, recipe, settings and budget: each overrides those before it.
+
+    The system's settings and size are those of a `continued` run, whatever the recipe says.
+    """
     module = system_module(card.name)
-    if size not in module.SIZES:
+    training, see = TrainingConfig(seed=seed), f"lmlab settings {card.name}"
+    recipe_layer = recipe_settings(module, recipe)
+    if continued is not None:
+        size = continued.size
+        system_config = apply_settings(module.Config(), as_tuples(continued.system_config))
+        recipe_layer = split_settings(recipe_layer, system_config, training, see)[1]
+    elif size not in module.SIZES:
         raise unknown_name(f"size of {card.name}", size, module.SIZES)
-    system_config, training = module.SIZES[size], TrainingConfig(seed=seed)
-    see = f"lmlab settings {card.name}"
-    inherited = [other.settings_for(system_config) for other in base_models]
-    for layer in (*inherited, recipe_settings(module, recipe), settings):
+    else:
+        system_config = module.SIZES[size]
+    bases = base_models if continued is None else ()
+    inherited = [other.settings_for(system_config) for other in bases]
+    for layer in (*inherited, recipe_layer, settings):
         of_system, of_training = split_settings(layer, system_config, training, see)
         try:
             system_config = apply_settings(system_config, of_system)
@@ -132,6 +144,7 @@ def describe_run(
     *,
     base: BaseModel | None = None,
     encoder: BaseModel | None = None,
+    continued: BaseRecord | None = None,
     memories: Mapping[str, MemoryRecord],
 ) -> RunConfig:
     """The contents of config.json: enough to repeat the run from its own folder."""
@@ -159,6 +172,7 @@ def describe_run(
         training=plan.training,
         base=None if base is None else base.description,
         encoder=None if encoder is None else encoder.description,
+        continued_from=continued,
         memories=memories,
     )
 
@@ -191,7 +205,8 @@ def check_resumable(saved: RunConfig, now: RunConfig, run: RunFolder) -> None:
 def check_required_inputs(card: Card, **options: str | Path | None) -> None:
     """Reject options that do not apply to the system."""
     for name, value in options.items():
-        if value is not None and name not in card.needs:
+        # A base of the system itself is one whose training continues.
+        if value is not None and name not in (*card.needs, "base"):
             raise UserError(f"--{name} does not apply to {card.name}; remove it.")
 
 

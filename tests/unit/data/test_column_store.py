@@ -13,15 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lmlab.core.cache_folder import default_cache
 from lmlab.core.errors import UserError
 from lmlab.data import column_store
-from lmlab.data.column_store import (
-    ColumnWriter,
-    cache_key,
-    clear_leftovers,
-    default_cache,
-    open_columns,
-)
+from lmlab.data.column_store import ColumnWriter, cache_key, clear_leftovers, open_columns
 from lmlab.data.lines import ReadingReport
 
 CHUNKS = [

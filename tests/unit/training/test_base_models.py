@@ -61,7 +61,7 @@ def test_missing_base_is_reported_before_writing(corpus: Path, tmp_path: Path):
 
 
 def test_base_is_rejected_by_systems_without_one(corpus: Path, base: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="--base does not apply to"):
+    with pytest.raises(UserError, match="gru continues only runs of its own"):
         train_briefly("gru", corpus, tmp_path / "run", base=base)
 
 

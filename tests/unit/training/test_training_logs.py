@@ -41,6 +41,7 @@ def test_metrics_line_fields(tmp_path: Path) -> None:
         "learning_rate": 0.1,
         "gradient_norm": 2.5,
         "tokens_per_second": 20.0,
+        "epochs": 0.0,
         "seconds": 0.0,
     }
     assert (second["event"], second["loss"], second["count"]) == ("validation", 2.0, 4)

@@ -27,8 +27,13 @@ EVERYWHERE = {
     "file": "the same, read by the caller",
 }
 """Options and arguments of the terminal alone, in all commands, and what Python has instead."""
+FILES = {"config": "lmlab.read_config(file)", "print_config": "lmlab.settings(system)"}
+"""Options of commands that read options from a file."""
 TERMINAL_ONLY = {
-    "train": {"compile": "settings={'compile': True}"},
+    "train": {"compile": "settings={'compile': True}"} | FILES,
+    "finetune": FILES,
+    "ablate": FILES,
+    "runs rm": {"yes": "Python does not ask"},
     "score": {
         "per_token": "prints what every record has",
         "per_word": "lmlab.scoring.word_surprisal.word_scores(score)",
@@ -78,6 +83,8 @@ RENAMED = {
     "check": "checks",
 }
 """Flags in the singular or shorter than the parameter, which takes several values."""
+DEFAULT_COMMANDS = {"runs list": "runs"}
+"""Commands that a group runs if it gets no name of one."""
 IN_ONE_COMMAND = {
     ("ask", "n"): "answers",
     ("cloze", "texts"): "max_texts",
@@ -101,7 +108,7 @@ COMMANDS = commands(typer.main.get_command(app))
 
 def python_verbs(command: str) -> list[Any]:
     """The function of `lmlab`, or the method of LanguageModel, of a command's name."""
-    name = command.replace("-", "_").replace(" ", "_")
+    name = DEFAULT_COMMANDS.get(command, command).replace("-", "_").replace(" ", "_")
     found = getattr(lmlab, name, None) or getattr(lmlab.LanguageModel, name)
     extra = {"score": [lmlab.LanguageModel.score_given], "sample": [lmlab.LanguageModel.chains]}
     return [found, *extra.get(command, [])]
