@@ -34,7 +34,7 @@ class Card:
     aliases: tuple[str, ...] = ()
     """Other names."""
     fitting: str = "gradient"
-    """Default fitting method: gradient, counting, em or words."""
+    """Default fitting method: gradient, counting, em, words or cooccurrence."""
     objectives: tuple[str, ...] = ("next-token",)
     """Objectives that it can be trained with, the default first."""
     switches: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Card:
     """Set by the registry: the package or file of a plug-in; '' for lmlab's own systems."""
 
 
-FITTINGS = ("gradient", "counting", "em", "words")
+FITTINGS = ("gradient", "counting", "em", "words", "cooccurrence")
 BASELINES = ("unigram", "uniform", "chance")
 NEEDS = ("base", "encoder", "documents", "knowledge")
 SET_BY_REGISTRY = ("name", "summary", "package")

@@ -1,4 +1,4 @@
-"""Fitting methods by name (gradient, counting, EM, word2vec); counting and EM themselves."""
+"""Fitting methods by name (gradient, counting, EM, word2vec, GloVe); counting and EM themselves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from lmlab.core.protocols import Countable, ExpectationMaximisation
 from lmlab.training.data_loaders import TrainingData
 from lmlab.training.distributed import shard_batch
+from lmlab.training.glove_fitter import fit_glove
 from lmlab.training.loop import (
     FitJob,
     FitResult,
@@ -121,4 +122,5 @@ FITTERS: dict[str, Callable[[FitJob], FitResult]] = {
     "counting": fit_by_counting,
     "em": fit_by_em,
     "words": fit_word2vec,
+    "cooccurrence": fit_glove,
 }

@@ -74,7 +74,7 @@ def data_describe(
     *,
     tokenizer: Annotated[
         str | None,
-        Option("Tokenizer: word, char, bpe or wordpiece.", show_default="the corpus's own"),
+        Option("Tokenizer: word, char, byte, bpe or wordpiece.", show_default="the corpus's own"),
     ] = None,
     errors: Errors = "strict",
 ) -> CorpusSummary:
