@@ -96,7 +96,16 @@ def build(name: str, **settings) -> Word2Vec:
     with torch.no_grad():
         for parameter in system.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    project(system)
     return system
+
+
+@torch.no_grad()
+def project(system: Word2Vec) -> None:
+    """Shorten all vectors to the limit on their length, if there is one."""
+    limit = system.emission.max_norm
+    for parameter in system.parameters() if limit else ():
+        parameter.copy_(torch.renorm(parameter, 2, 0, limit))
 
 
 def gradient_step(system: Word2Vec, contexts, word, noise, rate: float) -> None:
@@ -110,6 +119,7 @@ def gradient_step(system: Word2Vec, contexts, word, noise, rate: float) -> None:
         for parameter in system.parameters():
             assert parameter.grad is not None
             parameter -= rate * parameter.grad
+    project(system)
 
 
 def reference_steps(system: Word2Vec, code: str, rate: float) -> None:
@@ -136,6 +146,7 @@ def noise_gradient_step(system: Word2Vec, around: list[int], noise_word: int, ra
         for parameter in system.parameters():
             assert parameter.grad is not None
             parameter -= rate * parameter.grad
+    project(system)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +157,11 @@ def noise_gradient_step(system: Word2Vec, around: list[int], noise_word: int, ra
         ("cbow", {"context": "mean", "whole_gradient": False}),
         ("cbow", {"context": "sum"}),
         ("cbow", {"context": "product"}),
+        ("skipgram", {"max_norm": 1.5}),
+        ("cbow", {"context": "sum", "max_norm": 1.5}),
+        ("cbow", {"context": "product", "max_norm": 1.5}),
     ],
-    ids=["skipgram", "mean", "true-mean", "sum", "product"],
+    ids=["skipgram", "mean", "true-mean", "sum", "product", "limit", "sum-limit", "product-limit"],
 )
 def test_compiled_steps_equal_torch_gradient_steps(name: str, settings: dict[str, Any]):
     from lmlab.training.word2vec_fitter import _compiled_step
