@@ -1,6 +1,6 @@
 """Word2vec against gensim's: words per second, similarity, analogies, and vector collapse.
 
-    python benchmarks/words.py [--parts speed,quality,collapse,limit] --out benchmarks/results/words.json
+    python benchmarks/words.py [--parts speed,quality,…] --out benchmarks/results/words.json
     python benchmarks/words.py --draw benchmarks/results/words.json --figure words-collapse.svg
 
 Text: the glosses of WordNet, words with five or more occurrences. Both sides: width 100, window 5,

@@ -128,7 +128,8 @@ class Word2VecEmission(Emission):
     Contexts (…, M) ids, log-probabilities (…, V); -inf at special tokens, the end included.
     Initialised as word2vec: context vectors uniform in ±1/2W, the others zero.
 
-    With `max_norm` > 0 a vector longer than that counts as one of this length and its direction.
+    With `max_norm` > 0 a vector longer than that counts as one of this length and its direction;
+    compiled training projects vectors onto this length after each step.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"contexts"})

@@ -301,7 +301,8 @@ def cbow_step(
             vector = inputs[contexts[position, j]]
             for d in range(hidden.shape[0]):
                 vector[d] += share * hidden_gradient[d]
-            _limit_length(vector, limit)
+        for j in range(counts[position]):
+            _limit_length(inputs[contexts[position, j]], limit)
     return loss, loss_count
 
 
