@@ -68,6 +68,11 @@ class Card:
     package: str = ""
     """Set by the registry: the package or file of a plug-in; '' for lmlab's own systems."""
 
+    @property
+    def kind_of_score(self) -> str:
+        """The kind of its scores; none, if it has vectors and no distribution over texts."""
+        return self.kind if "LogProb" in self.protocols else "none"
+
 
 FITTINGS = ("gradient", "counting", "em", "words", "cooccurrence")
 BASELINES = ("unigram", "uniform", "chance")

@@ -25,6 +25,7 @@ CARD = Card(
     fitting="cooccurrence",
     objectives=("weighted-least-squares",),
     corpus="wordnet",
+    example_commands=("lmlab words RUN nearest dog", "lmlab words RUN analogy year years day"),
     oracle="counts, loss and a step by arithmetic, the minimum by alternating least squares: "
     "tests/parity/test_glove.py",
 )
