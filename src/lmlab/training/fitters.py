@@ -10,15 +10,9 @@ from torch import Tensor
 from lmlab.core.protocols import Countable, ExpectationMaximisation
 from lmlab.training.data_loaders import TrainingData
 from lmlab.training.distributed import shard_batch
+from lmlab.training.fitter_progress import restore_progress, save_progress
 from lmlab.training.glove_fitter import fit_glove
-from lmlab.training.loop import (
-    FitJob,
-    FitResult,
-    fit_by_gradient,
-    restore_progress,
-    save_progress,
-    save_weights,
-)
+from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.validation import held_out_loss
 from lmlab.training.word2vec_fitter import fit_word2vec

@@ -13,7 +13,8 @@ from lmlab.layers.unigram_distribution import UnigramDistribution
 from lmlab.models.glove import GloVe
 from lmlab.training.cooccurrence import Cooccurrences, PairCounts, WordStream, count_cooccurrences
 from lmlab.training.data_loaders import TrainingData
-from lmlab.training.loop import FitJob, FitResult, restore_progress, save_progress, save_weights
+from lmlab.training.fitter_progress import restore_progress, save_progress
+from lmlab.training.loop import FitJob, FitResult, save_weights
 from lmlab.training.optimizers import LearningRateSchedule
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 

@@ -17,14 +17,8 @@ from lmlab.emissions.word2vec_emission import PooledContext
 from lmlab.models.word2vec import Word2Vec
 from lmlab.objectives.negative_sampling import NegativeSampling
 from lmlab.training.data_loaders import TrainingData
-from lmlab.training.loop import (
-    FitJob,
-    FitResult,
-    fit_by_gradient,
-    restore_progress,
-    save_progress,
-    save_weights,
-)
+from lmlab.training.fitter_progress import restore_progress, save_progress
+from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
 from lmlab.training.optimizers import LearningRateSchedule
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.validation import held_out_loss
