@@ -18,7 +18,7 @@ with 0, 1 and 5 negatives.
 
 limit: what a limit on the length of all vectors does: similarity, plural analogies, the mean cosine
 of the thousand most frequent words and the share of words at the limit, by limit, after five epochs
-of CBOW and skip-gram, also without negatives; and skip-gram by the full softmax after one epoch.
+of CBOW and skip-gram, also without negatives.
 """
 
 from __future__ import annotations
@@ -243,7 +243,6 @@ def limited(corpus: Corpus, name: str, seed: int, **settings: Any) -> dict[str, 
             data=corpus,
             out=Path(folder) / "run",
             settings={"threads": THREADS, "evaluate_every": 10**9, "epochs": EPOCHS} | settings,
-            recipe="softmax" if settings.get("objective") == "softmax" else "default",
             seed=seed,
             quiet=True,
         )
@@ -361,15 +360,11 @@ def main() -> None:
         save("collapse")
     if "limit" in arguments.parts:
         record["limit"] = []
-        runs: list[tuple[str, dict[str, Any]]] = [
+        runs = [
             (name, {"negatives": negatives, "max_norm": limit, "learning_rate": RATES[name]})
             for name in RATES
             for negatives, limits in ((5, (0.0, 4.0, 2.0, 1.0)), (0, (0.0, 1.0)))
             for limit in limits
-        ]
-        runs += [
-            ("skipgram", {"objective": "softmax", "max_norm": limit, "epochs": 1})
-            for limit in (0.0, 2.0)
         ]
         for name, settings in runs:
             record["limit"].append(limited(corpus, name, 0, **settings))
