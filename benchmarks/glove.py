@@ -7,8 +7,8 @@ Wikipedia and Gigaword; PDDL; needs pyarrow), writes them in GloVe's text format
 `lmlab.words`: neighbours, analogies of capitals (paris : france = tokyo : ?) and of plurals with
 all words as candidates, and Spearman's correlation with the path similarity of nouns in WordNet.
 
-memory: co-occurrences of 30,000 of WordNet's glosses counted with several budgets: pairs, sorted runs on
-disk, seconds, and the peak of Python's and numpy's allocations.
+memory: co-occurrences of 30,000 of WordNet's glosses counted with several budgets: pairs, sorted
+runs on disk, seconds, and the peak of Python's and numpy's allocations.
 
 quality: GloVe trained on WordNet's glosses as in benchmarks/words.py (width 100, words with five or
 more occurrences), by x_max and seed.
