@@ -1,6 +1,6 @@
 """Word2vec against gensim's: words per second, similarity, analogies, and vector collapse.
 
-    python benchmarks/words.py [--parts speed,quality,collapse] --out benchmarks/results/words.json
+    python benchmarks/words.py [--parts speed,quality,…] --out benchmarks/results/words.json
     python benchmarks/words.py --draw benchmarks/results/words.json --figure words-collapse.svg
 
 Text: the glosses of WordNet, words with five or more occurrences. Both sides: width 100, window 5,
@@ -15,6 +15,10 @@ day : ?) with all words as candidates; means and standard deviations over seeds.
 
 collapse: the mean cosine between the vectors of the thousand most frequent words after each epoch,
 with 0, 1 and 5 negatives.
+
+limit: what a limit on the length of all vectors does: similarity, plural analogies, the mean cosine
+of the thousand most frequent words and the share of words at the limit, by limit, after five epochs
+of CBOW and skip-gram, also without negatives.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -230,6 +235,38 @@ def collapse(corpus: Corpus, name: str, negatives: int, seed: int, epochs: int) 
     return {"system": name, "negatives": negatives, "seed": seed, "mean cosine": cosines}
 
 
+def limited(corpus: Corpus, name: str, seed: int, **settings: Any) -> dict[str, Any]:
+    """Vectors trained with some settings: their quality, cosines and lengths."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = train(
+            name,
+            data=corpus,
+            out=Path(folder) / "run",
+            settings={"threads": THREADS, "evaluate_every": 10**9, "epochs": EPOCHS} | settings,
+            seed=seed,
+            quiet=True,
+        )
+        model = load_run(run.path)
+    system = model.system
+    assert isinstance(system, Word2Vec)
+    unigram = system.objective.unigram
+    vectors = system.vectors().detach()
+    frequent = unigram.counts.masked_fill(~unigram.is_word, 0).topk(1000).indices
+    directions = torch.nn.functional.normalize(vectors[frequent], dim=-1)
+    lengths, limit = vectors[unigram.is_word].norm(dim=1), settings.get("max_norm", 0)
+    counts = {model.tokenizer.token(id): int(n) for id, n in enumerate(unigram.counts)}
+    return {
+        "system": name,
+        "seed": seed,
+        **settings,
+        "seconds": run.seconds,
+        "mean cosine": (directions.sum(0).square().sum().item() - 1000) / (1000 * 999),
+        "mean length": lengths.mean().item(),
+        "at the limit": (lengths > 0.999 * limit).double().mean().item() if limit else None,
+        **evaluate_vectors(word_vectors(system, model.tokenizer), defaultdict(int, counts)),
+    }
+
+
 def plot(records: list[dict[str, Any]], path: Path) -> None:
     """Plot mean cosine by epoch, one line per number of negatives, one panel per system."""
     import matplotlib
@@ -321,6 +358,17 @@ def main() -> None:
             for seed in range(2)
         ]
         save("collapse")
+    if "limit" in arguments.parts:
+        record["limit"] = []
+        runs = [
+            (name, {"negatives": negatives, "max_norm": limit, "learning_rate": RATES[name]})
+            for name in RATES
+            for negatives, limits in ((5, (0.0, 4.0, 2.0, 1.0)), (0, (0.0, 1.0)))
+            for limit in limits
+        ]
+        for name, settings in runs:
+            record["limit"].append(limited(corpus, name, 0, **settings))
+            save("limit")
     if "quality" in arguments.parts:
         record["quality"] = []
         for seed in range(arguments.seeds):

@@ -212,17 +212,18 @@ def example_commands(card: Card, run: str) -> str:
 
 def facts(card: Card) -> str:
     """Markdown table of the card."""
+    scores = "LogProb" in card.protocols
     oracle = re.sub(r"\b((?:tests|docs)/[\w/.-]+\.\w+)", r"[\1](../../\1)", card.oracle)
     rows = {
         "paper": card.paper,
         "in the notes": card.source,
         "other names": ", ".join(card.aliases),
-        "kind of score": f"`{card.kind}`",
+        "kind of score": f"`{card.kind_of_score}`",
         "protocols": ", ".join(f"`{name}`" for name in card.protocols),
         "fitted by": card.fitting,
         "objectives": ", ".join(f"`{name}`" for name in card.objectives),
         "needs": ", ".join(f"`--{name}`" for name in card.needs),
-        "must beat": f"the {card.baseline} model, after a short training",
+        "must beat": f"the {card.baseline} model, after a short training" if scores else "",
         "checked against": oracle,
     }
     return table(["", ""], [[name, value] for name, value in rows.items() if value])
@@ -296,7 +297,10 @@ def index() -> str:
     sections = []
     for family in families:
         rows = [
-            [f"[{c.name}]({c.name}.md)", c.summary, f"`{c.kind}`", c.fitting, ", ".join(c.aliases)]
+            [
+                *(f"[{c.name}]({c.name}.md)", c.summary),
+                *(f"`{c.kind_of_score}`", c.fitting, ", ".join(c.aliases)),
+            ]
             for c in cards
             if c.family == family
         ]

@@ -22,6 +22,10 @@ FITTERS: dict[str, tuple[int, dict[str, Any]]] = {
         250,
         {"fitting": "gradient", "learning_rate": 0.1, "tokens_per_batch": 1000, "grad_clip": 0.0},
     ),
+    "softmax": (
+        150,
+        {"objective": "softmax", "learning_rate": 0.1, "tokens_per_batch": 1000, "grad_clip": 0.0},
+    ),
 }
 """Epochs and settings of each fitter."""
 
@@ -30,8 +34,9 @@ FITTERS: dict[str, tuple[int, dict[str, Any]]] = {
 def test_skip_gram_matches_corpus_frequencies(tmp_path: Path, fitter: str):
     """Window 1, so that a pair is two neighbours; 我 starts its sentence, and has one only.
 
-    Noise-contrastive estimation ends at p(w | 我) = 2/3, 1/3 for any noise; what is left of the
-    words that never come shrinks with training, and 0.03 bounds both it and the noise of the steps.
+    The full softmax and noise-contrastive estimation, for any noise, end at p(w | 我) = 2/3, 1/3;
+    what is left of the words that never come shrinks with training, and 0.03 bounds both it and the
+    noise of the steps.
     """
     corpus = tmp_path / "four"
     corpus.mkdir()

@@ -98,7 +98,7 @@ def print_cards(cards: list[Card]) -> None:
     """Print a line per system, grouped by family; with its package if there are plug-ins."""
     has_plugins = any(card.package for card in cards)
     rows = [
-        (card.name, card.family, card.kind, *(card.package,) * has_plugins, card.summary)
+        (card.name, card.family, card.kind_of_score, *(card.package,) * has_plugins, card.summary)
         for card in sorted(cards, key=lambda card: (card.family, card.name))
     ]
     package = ("package",) * has_plugins
@@ -169,7 +169,7 @@ def print_card(card: Card) -> None:
         "source": card.source,
         "aliases": ", ".join(card.aliases),
         "family": card.family,
-        "kind": card.kind,
+        "kind": card.kind_of_score,
         "protocols": ", ".join(card.protocols),
         "fitted by": card.fitting,
         "objectives": ", ".join(card.objectives),

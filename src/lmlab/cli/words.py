@@ -29,7 +29,8 @@ def words(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="RUN|FILE", help="The folder of a run, or a word2vec file, text or binary."
+            metavar="RUN|FILE",
+            help="The folder of a run, or a file of word2vec, fastText or GloVe.",
         ),
     ],
     question: Annotated[

@@ -107,7 +107,7 @@ class Workspace:
             out=out,
             size="tiny",
             settings=SETTINGS,
-            steps=steps if card.fitting in ("gradient", "words") else None,
+            steps=steps if card.fitting in ("gradient", "words", "cooccurrence") else None,
             epochs=min(steps, 10) if card.fitting == "em" else None,
             quiet=True,
             resume=resume,

@@ -34,7 +34,7 @@ class Card:
     aliases: tuple[str, ...] = ()
     """Other names."""
     fitting: str = "gradient"
-    """Default fitting method: gradient, counting, em or words."""
+    """Default fitting method: gradient, counting, em, words or cooccurrence."""
     objectives: tuple[str, ...] = ("next-token",)
     """Objectives that it can be trained with, the default first."""
     switches: tuple[str, ...] = ()
@@ -68,8 +68,13 @@ class Card:
     package: str = ""
     """Set by the registry: the package or file of a plug-in; '' for lmlab's own systems."""
 
+    @property
+    def kind_of_score(self) -> str:
+        """The kind of its scores; none, if it has vectors and no distribution over texts."""
+        return self.kind if "LogProb" in self.protocols else "none"
 
-FITTINGS = ("gradient", "counting", "em", "words")
+
+FITTINGS = ("gradient", "counting", "em", "words", "cooccurrence")
 BASELINES = ("unigram", "uniform", "chance")
 NEEDS = ("base", "encoder", "documents", "knowledge")
 SET_BY_REGISTRY = ("name", "summary", "package")

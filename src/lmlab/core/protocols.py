@@ -57,7 +57,7 @@ class TokenizerProtocol(Protocol):
     """Tokenizer interface that a system may use before training."""
 
     kind: str
-    """word, character, bpe, wordpiece …"""
+    """word, char, byte, bpe, wordpiece …"""
 
     def token(self, id: int) -> str:
         """The string of a token id."""

@@ -113,6 +113,8 @@ class Score:
     tokens: int
     """Predicted tokens, including the end token if the convention counts it."""
     characters: int
+    utf8_bytes: int
+    """Bytes of the scored text in UTF-8, whatever the tokens are."""
     kind: ScoreKind
     convention: Convention
     per_token: tuple[TokenScore, ...] = ()
@@ -153,6 +155,7 @@ class Summary:
     total: float
     tokens: int
     characters: int
+    utf8_bytes: int
     sequences: int
     unknown: int
     kind: ScoreKind
@@ -178,6 +181,15 @@ class Summary:
         return -self.total / math.log(2) / self.characters
 
     @property
+    def bits_per_byte(self) -> float | None:
+        """Bits per byte of the text in UTF-8: comparable across tokenizers and scripts.
+
+        None where bits per character are.
+        """
+        per_character = self.bits_per_character
+        return None if per_character is None else per_character * self.characters / self.utf8_bytes
+
+    @property
     def perplexity(self) -> float:
         """exp of the nats per token; an error for kinds that are no distribution over sequences."""
         if self.kind not in NORMALISED_KINDS:
@@ -198,7 +210,7 @@ class Summary:
 
 def summarise(scores: Iterable[Score]) -> Summary:
     """Sum scores; they must share their kind and convention."""
-    total, tokens, characters, sequences, unknown = 0.0, 0, 0, 0, 0
+    total, tokens, characters, utf8_bytes, sequences, unknown = 0.0, 0, 0, 0, 0, 0
     first: Score | None = None
     low: float | None = 0.0
     high: float | None = 0.0
@@ -209,6 +221,7 @@ def summarise(scores: Iterable[Score]) -> Summary:
         total += score.total
         tokens += score.tokens
         characters += score.characters
+        utf8_bytes += score.utf8_bytes
         unknown += score.unknown
         sequences += 1
         low = None if low is None or score.low is None else low + score.low
@@ -219,6 +232,7 @@ def summarise(scores: Iterable[Score]) -> Summary:
         total=total,
         tokens=tokens,
         characters=characters,
+        utf8_bytes=utf8_bytes,
         sequences=sequences,
         unknown=unknown,
         kind=first.kind,

@@ -80,7 +80,7 @@ Recipe = Annotated[str | None, Option("A named set of settings; see lmlab find S
 TextTokenizer = Annotated[
     str | None,
     Option(
-        "Tokenizer: word, char, bpe, wordpiece, or a tokenizer.json.",
+        "Tokenizer: word, char, byte, bpe, wordpiece, or a tokenizer.json.",
         show_default="the corpus's own",
     ),
 ]

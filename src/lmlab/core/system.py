@@ -50,7 +50,7 @@ class System(nn.Module):
     input_kind: Literal["tokens", "images"] = "tokens"
     """What it encodes: tokens of a text, or the pixels of an image."""
     fitting: str = "gradient"
-    """gradient, counting, em or words: which fitter trains it."""
+    """gradient, counting, em, words or cooccurrence: which fitter trains it."""
 
     scorer_kind: ClassVar[ScorerKind] = "whole-text"
     """How its own score of a text comes about: left-to-right, masked, energy, reconstruction or

@@ -128,7 +128,7 @@ class Corpus:
     """Some of train, validation and test."""
     layout: Layout = field(default_factory=Layout)
     tokenizer: str = "word"
-    """Default tokenizer: word, char, bpe or wordpiece."""
+    """Default tokenizer: word, char, byte, bpe or wordpiece."""
     min_count: int = 1
     """Default minimum count: rarer training words become <unk>."""
     vocabulary_from: Sequence[str] = ("train",)

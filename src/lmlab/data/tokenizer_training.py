@@ -1,4 +1,4 @@
-"""Tokenizer training: word-level, character, byte-level BPE and WordPiece."""
+"""Tokenizer training: word-level, character, byte, byte-level BPE and WordPiece."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from lmlab.core.vocabulary import END, MASK, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 RESERVED_TOKENS = frozenset({PAD, START, END, MASK})
 """Special tokens that cannot occur in a text."""
+BYTE_SPECIAL_TOKENS = (PAD, START, END, MASK)
+"""Special tokens of the byte tokenizer, in the order of their ids: no byte is unknown."""
 SUBWORD_SIZE = 8000
 SPECIAL_TOKEN_WORD = r"(?<!\S)<(?:pad|s|/s|mask)>(?!\S)"
 SPECIAL_TOKEN_OPENING = r"<(?=(?:pad|s|/s|mask)>)"
@@ -119,6 +121,33 @@ def _rank_by_count(
         check_limit("vocabulary", len(frequent), called=f"the number of different {unit}s")
     max_tokens = None if size is None else size - len(SPECIAL_TOKENS)
     return {token: number for number, token in enumerate([*SPECIAL_TOKENS, *frequent[:max_tokens]])}
+
+
+def byte_spelling(byte: int) -> str:
+    """The token of a byte: an ASCII character as it is, others as <0xE4>."""
+    return chr(byte) if byte < 0x80 else f"<0x{byte:02X}>"
+
+
+def byte_level_tokenizer() -> HfTokenizer:
+    """Byte tokenizer: byte b of a text in UTF-8 has the id 4 + b, after the special tokens.
+
+    As in ByT5 (Xue et al. 2022) nothing is unknown and any text is restored exactly, a spelled-out
+    special token included. BPE without merges, whose byte fallback encodes what is not ASCII.
+    """
+    tokens = [*BYTE_SPECIAL_TOKENS, *map(byte_spelling, range(256))]
+    ids = {token: id for id, token in enumerate(tokens)}
+    inner = HfTokenizer(models.BPE(vocab=ids, merges=[], byte_fallback=True))
+    inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return inner
+
+
+def _no_training(texts: Iterable[str], min_count: int, size: int | None) -> HfTokenizer:
+    if size is not None:
+        raise UserError(
+            "vocabulary_size does not apply to the tokenizer byte, which always has "
+            f"{len(BYTE_SPECIAL_TOKENS) + 256} tokens; remove it."
+        )
+    return byte_level_tokenizer()
 
 
 def _bpe_tokenizer(model: models.BPE) -> HfTokenizer:
@@ -225,6 +254,7 @@ def _chunks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
 TRAINERS: dict[str, TokenizerKind] = {
     "word": TokenizerKind(word_level_tokenizer, _train_words),
     "char": TokenizerKind(_character_tokenizer, _train_characters),
+    "byte": TokenizerKind(lambda vocabulary: byte_level_tokenizer(), _no_training),
     "bpe": TokenizerKind(_bpe_tokenizer, _train_byte_pairs),
     "wordpiece": TokenizerKind(_wordpiece_tokenizer, _train_word_pieces),
 }

@@ -1,18 +1,18 @@
-"""Tokenizers: word-level, character, BPE and WordPiece, based on the `tokenizers` library.
+"""Tokenizers: word, character, byte, BPE and WordPiece, based on the `tokenizers` library.
 
 All are saved as `tokenizer.json`, which Hugging Face's libraries load with the same ids. Ours have
 the special tokens <pad> <unk> <s> </s> <mask> with ids 0 to 4. A literal "<unk>" in a text (as in
 PTB) is the unknown token; the other special tokens cannot be spelled in a text: the word "<s>" is
 unknown, and the other kinds see its characters. The ids of a third-party tokenizer.json are checked
 first: the library lists every id up to the largest, so a damaged one would fill the memory.
+
+The byte tokenizer has no unknown token: <pad> <s> </s> <mask> have ids 0 to 3, byte b has id 4 + b.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -26,7 +26,15 @@ from lmlab.core.errors import UserError
 from lmlab.core.untrusted_input import check_text, parse_json
 from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
 from lmlab.data.corpus import Corpus
-from lmlab.data.tokenizer_training import RESERVED_TOKENS, TRAINERS, train_kind, without_vocabulary
+from lmlab.data.text_codecs import ByteCodec, CharacterCodec, TextCodec, WordCodec
+from lmlab.data.tokenizer_training import (
+    BYTE_SPECIAL_TOKENS,
+    RESERVED_TOKENS,
+    TRAINERS,
+    byte_level_tokenizer,
+    train_kind,
+    without_vocabulary,
+)
 
 SPARE = 10_000
 """Ids that a vocabulary may skip, in addition to as many as it has tokens."""
@@ -61,7 +69,6 @@ def _added_ids(tokens: Any) -> Iterator[Any]:
         yield from (token["id"] for token in tokens if isinstance(token, dict) and "id" in token)
 
 
-CJK_CHARACTER = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 SPECIAL_TOKEN_NAMES: dict[str, tuple[str, ...]] = {
     "pad": (PAD, "[PAD]", "<|pad|>", "<|padding|>"),
     "unknown": (UNKNOWN, "[UNK]"),
@@ -83,9 +90,9 @@ class Tokenizer:
         self._inner = inner
         self._settings: dict[str, Any] = json.loads(inner.to_str())
         self.kind = _kind(self._settings)
-        """word, char, bpe, wordpiece or unigram."""
+        """word, char, byte, bpe, wordpiece or unigram."""
         self.vocabulary = _vocabulary(inner, self._settings)
-        self._lookup = self._make_lookup()
+        self._codec = self._make_codec()
         self._dropped = {*self.vocabulary.unpredictable, self.vocabulary.end}
 
     def encode(self, text: str) -> list[int]:
@@ -94,10 +101,10 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without start or end token."""
-        if self._lookup is not None:
-            return [self._look_up(text) for text in texts]
         for text in texts:
             check_text(text)
+        if self._codec is not None:
+            return [self._codec.encode(text) for text in texts]
         with _library_errors():
             encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
@@ -107,9 +114,9 @@ class Tokenizer:
 
         Spans exclude surrounding white space.
         """
-        if self._lookup is not None:
-            return self._look_up(text), _spans(text, self.kind)
         check_text(text)
+        if self._codec is not None:
+            return self._codec.encode(text), self._codec.spans(text)
         with _library_errors():
             encoding = self._inner.encode(text, add_special_tokens=False)
         return encoding.ids, [_stripped(text, low, high) for low, high in encoding.offsets]
@@ -118,17 +125,12 @@ class Tokenizer:
         """Word index, from 0, of each token of a text.
 
         Words are what the pre-tokenizer splits a text into (at white space and punctuation, say);
-        for our character tokenizer, runs between white space, each white space and each CJK
-        character.
+        for our character and byte tokenizers, runs between white space, each white space and each
+        CJK character.
         """
-        if self.kind == "word" and self._lookup is not None:
-            return list(range(len(text.split())))
-        if self._lookup is not None:
-            tokens = [text[low:high] for low, high in _spans(text, self.kind)]
-            separate = [token.isspace() or bool(CJK_CHARACTER.match(token)) for token in tokens]
-            starts = [this or last for last, this in itertools.pairwise([True, *separate])]
-            return [count - 1 for count in itertools.accumulate(starts)]
         check_text(text)
+        if self._codec is not None:
+            return self._codec.words(text)
         # A token outside any word (a special token) gets a unique negative index.
         with _library_errors():
             word_ids = self._inner.encode(text, add_special_tokens=False).word_ids
@@ -136,17 +138,18 @@ class Tokenizer:
 
     def characters_of(self, text: str, count: int) -> int:
         """Number of characters covered by the first `count` tokens of a text."""
-        if self._lookup is not None and self.kind == "char" and UNKNOWN not in text:
-            return min(count, len(text))
         spans = self.encode_with_offsets(text)[1][:count]
         return spans[-1][1] if spans else 0
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids into text: words joined by spaces, characters by nothing.
 
-        Special tokens are dropped except <unk>, which is an outcome like the others.
+        Special tokens are dropped except <unk>, which is an outcome like the others. Bytes that
+        spell no character become U+FFFD.
         """
         content = [i for i in map(int, ids) if i not in self._dropped]
+        if isinstance(self._codec, ByteCodec) and max(content, default=0) < self._codec.end:
+            return self._codec.decode(content)
         if self.kind in ("word", "char"):
             tokens = [self.token(i) for i in content]
             return (" " if self.kind == "word" else "").join(tokens)
@@ -219,11 +222,14 @@ class Tokenizer:
         """Hash of everything that determines the ids."""
         return hashlib.blake2b(self._inner.to_str().encode(), digest_size=16).hexdigest()
 
-    def _make_lookup(self) -> dict[str, int] | None:
-        """Dictionary lookup for our word and character tokenizers: five times as fast.
+    def _make_codec(self) -> TextCodec | None:
+        """The codec of our word, character and byte tokenizers: five times as fast.
 
         None unless the settings equal those of our own tokenizers, for which the results agree.
         """
+        if self.kind == "byte":
+            ours = json.loads(byte_level_tokenizer().to_str()) == self._settings
+            return ByteCodec(len(BYTE_SPECIAL_TOKENS)) if ours else None
         if self.kind not in ("word", "char"):
             return None
         reference = json.loads(TRAINERS[self.kind].assemble({UNKNOWN: 0}).to_str())
@@ -231,34 +237,23 @@ class Tokenizer:
             return None
         if UNKNOWN not in self._settings["model"]["vocab"]:
             return None
-        return {
+        ids = {
             token: number
             for token, number in self._settings["model"]["vocab"].items()
             if token not in RESERVED_TOKENS
         }
-
-    def _look_up(self, text: str) -> list[int]:
-        assert self._lookup is not None
-        unknown, get = self._lookup[UNKNOWN], self._lookup.get
-        if self.kind == "word":
-            return [get(word, unknown) for word in text.split()]
-        if UNKNOWN not in text:
-            return [get(character, unknown) for character in text]
-        first, *others = text.split(UNKNOWN)
-        ids = [get(character, unknown) for character in first]
-        for piece in others:
-            ids += [unknown, *(get(character, unknown) for character in piece)]
-        return ids
+        return WordCodec(ids) if self.kind == "word" else CharacterCodec(ids)
 
 
 def train_tokenizer(
     kind: str, texts: Iterable[str], *, min_count: int = 1, size: int | None = None
 ) -> Tokenizer:
-    """Train a tokenizer of a kind (word, char, bpe, wordpiece) on texts.
+    """Train a tokenizer of a kind (word, char, byte, bpe, wordpiece) on texts.
 
     `min_count`: rarer words or characters (for BPE and WordPiece, pairs) get no token of their own.
     `size`: maximum vocabulary size, special tokens included; 8,000 by default for BPE and
-    WordPiece, unlimited for the others. Memory grows with the number of distinct words.
+    WordPiece, unlimited for the others. Memory grows with the number of distinct words. Bytes need
+    no training: the texts are not read, and both do not apply.
     """
     return Tokenizer(train_kind(kind, texts, min_count=min_count, size=size))
 
@@ -301,12 +296,6 @@ def _library_errors() -> Iterator[None]:
         ) from error
 
 
-def _spans(text: str, kind: str) -> list[tuple[int, int]]:
-    """Spans of the words, or of the characters and <unk> tokens."""
-    pattern = r"\S+" if kind == "word" else rf"{UNKNOWN}|."
-    return [match.span() for match in re.finditer(pattern, text, re.DOTALL)]
-
-
 def _stripped(text: str, low: int, high: int) -> tuple[int, int]:
     """The span without surrounding white space; an empty one collapses to its end."""
     low += len(text[low:high]) - len(text[low:high].lstrip())
@@ -317,8 +306,9 @@ def _kind(settings: dict[str, Any]) -> str:
     model: dict[str, Any] = settings["model"]
     kinds = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
     if model["type"] == "BPE":
-        # Our character tokenizer has no merges and no pre-tokenizer.
-        return "bpe" if model["merges"] or settings["pre_tokenizer"] else "char"
+        # Our character and byte tokenizers have no merges and no pre-tokenizer.
+        whole = "byte" if model["byte_fallback"] else "char"
+        return "bpe" if model["merges"] or settings["pre_tokenizer"] else whole
     return kinds.get(str(model["type"]), str(model["type"]).lower())
 
 

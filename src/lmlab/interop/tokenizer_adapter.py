@@ -15,6 +15,7 @@ import tokenizers as hf
 
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.vocabulary import PAD, Vocabulary
+from lmlab.data.text_codecs import REPLACEMENT_CHARACTER
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.tokenizer_files import SPECIAL_TOKEN_ROLES, has_pad
 
@@ -33,8 +34,6 @@ FINGERPRINT_TOKENS = 1000
 """Number of ids whose spelling goes into a fingerprint."""
 LOOKAHEAD_CHARACTERS = 64
 """Maximum number of characters between two tokens."""
-REPLACEMENT_CHARACTER = "\ufffd"
-"""Appears in a decoded text where a character's bytes are incomplete."""
 
 
 class TokenizerAdapter:

@@ -68,6 +68,11 @@ def read_word2vec(path: Path | str) -> WordVectors:
             words, vectors = read_records(file, count, width, path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+    return first_occurrences(words, vectors)
+
+
+def first_occurrences(words: list[str], vectors: NDArray[np.float32]) -> WordVectors:
+    """Word vectors without the repetitions of words."""
     first = list({word: index for index, word in reversed(list(enumerate(words)))}.values())
     first.sort()
     return WordVectors([words[index] for index in first], vectors[first])

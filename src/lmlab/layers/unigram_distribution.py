@@ -72,6 +72,14 @@ class UnigramDistribution(nn.Module):
         weights = weights.masked_fill(~predictable, 0.0)
         return (weights / weights.sum()).log().to(torch.get_default_dtype())
 
+    def unknown_share(self) -> Tensor:
+        """() share of the unknown word in the text; 0 if it does not occur, as a count is ≥ 1."""
+        counts = self.counts.double()
+        if self.vocabulary.unknown is None:
+            return counts.new_zeros(())
+        unknown = counts[self.vocabulary.unknown] - 1
+        return unknown / (unknown + counts[self.is_word].sum())
+
     def keep_probabilities(self) -> Tensor:
         """(V,) probability that subsampling keeps a token; 0 for what is no word."""
         if self.sample <= 0:

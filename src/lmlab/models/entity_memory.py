@@ -33,6 +33,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.parts import Emission
 from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.vocabulary import MASK, Vocabulary
+from lmlab.data.text_codecs import CHARACTER_KINDS
 from lmlab.knowledge.knowledge_base import KnowledgeBase
 from lmlab.knowledge.memory_layers import FactMemory
 from lmlab.models.masked_lm import MaskedLM
@@ -161,7 +162,7 @@ class EntitiesAsExperts(MaskedLM):
         for number, part in enumerate(parts):
             ids += [] if number == 0 else [mask]
             # Byte pairs and characters include spaces; words do not.
-            text = part if self._tokenizer.kind == "char" else part.rstrip()
+            text = part if self._tokenizer.kind in CHARACTER_KINDS else part.rstrip()
             ids += self._tokenizer.encode(text) if text.strip() else []
         mask_positions = [position for position, token in enumerate(ids) if token == mask]
         if not mask_positions or mask_positions[-1] - mask_positions[0] + 1 != len(mask_positions):

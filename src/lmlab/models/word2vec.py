@@ -11,13 +11,13 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.parts import Backbone
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.word2vec_emission import Word2VecEmission
-from lmlab.objectives.negative_sampling import NegativeSampling
+from lmlab.objectives.context_windows import ContextWindows
 
 
 class Word2Vec(Assembly):
     """Word2vec: a vector for each word, and the distribution of a word given its context."""
 
-    objective: NegativeSampling
+    objective: ContextWindows
     emission: Word2VecEmission
     validation_metric = "loss"
     scorer_kind = "masked"
@@ -28,7 +28,7 @@ class Word2Vec(Assembly):
         vocabulary: Vocabulary,
         backbone: Backbone,
         emission: Word2VecEmission,
-        objective: NegativeSampling,
+        objective: ContextWindows,
         fitting: str = "gradient",
         threads: int = 1,
     ) -> None:
@@ -44,7 +44,7 @@ class Word2Vec(Assembly):
 
     def vectors(self) -> Tensor:
         """(V, W) context (input) vectors: those commonly called word vectors."""
-        return self.emission.inputs
+        return self.emission.input_vectors()
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None

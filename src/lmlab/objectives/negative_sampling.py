@@ -1,131 +1,41 @@
-"""Negative sampling (word2vec): CBOW or skip-gram windows, centre word against noise words.
-
-Mikolov et al. 2013. For each word w of a text with context c, and k noise words v_i ~ q:
-
-    loss = -log σ(score(w, c)) - Σ_i log σ(-score(v_i, c))
-"""
+"""Word2vec's losses: negative sampling, centre word against noise words; and the full softmax."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from lmlab.core.assembly import Assembly
-from lmlab.core.attention_mask import ExplicitMask
-from lmlab.core.batch import Batch
-from lmlab.core.loss import Loss
-from lmlab.core.parts import Network
-from lmlab.core.protocols import LogProbs
-from lmlab.core.score import ScoreKind
-from lmlab.core.state import State
-from lmlab.core.view import NO_TARGET, View
 from lmlab.emissions.word2vec_emission import Word2VecEmission
 from lmlab.layers.unigram_distribution import UnigramDistribution
-from lmlab.objectives.objective_interfaces import MaskedLMObjective
+from lmlab.objectives.context_windows import ContextWindows
 
 
-class NegativeSampling(MaskedLMObjective):
-    """Skip-gram or CBOW with negative sampling, over contexts of at most `window` words.
+class NegativeSampling(ContextWindows):
+    """Negative sampling (Mikolov et al. 2013): a word against k noise words v_i ~ q.
 
-    In training, frequent words are subsampled first (see `UnigramDistribution`), which widens the
-    effective window; each window is shrunk to 1 … `window` at random, which weights near words
-    more; or, with `random_contexts`, that many words of the full window are sampled. All contexts
-    of a position share its noise. Noise that equals the target is kept: it makes the optimum a
-    probability and not odds (word2vec skips it; for large vocabularies it hardly matters).
+        loss = -log σ(score(w, c)) - Σ_i log σ(-score(v_i, c))
 
-    `log_prob` is a pseudo-log-likelihood: Σ_t log p(s_t | the full window around t), with p from
-    `Word2VecEmission`, over all tokens but the end token. Cost: one pass.
+    All contexts of a position share its noise. Noise that equals the target is kept: it makes the
+    optimum a probability and not odds (word2vec skips it; in large vocabularies it hardly matters).
     """
-
-    kind: ClassVar[ScoreKind] = "pseudo"
 
     def __init__(
         self, unigram: UnigramDistribution, *, window: int, negatives: int, random_contexts: int = 0
     ) -> None:
-        super().__init__()
-        self.unigram = unigram
-        self.window = window
+        super().__init__(unigram, window=window, random_contexts=random_contexts)
         self.negatives = negatives
-        self.random_contexts = random_contexts
 
-    def setup_data(
-        self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
-    ) -> None:
-        self.unigram.count(tokens)
-
-    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        """The subsampled text; each word attends to its window, none to itself."""
-        keep_probs = self.unigram.keep_probabilities().to(batch.tokens.device)[batch.tokens]
-        words = (_uniform(keep_probs, generator) < keep_probs) & batch.mask()
-        radius: Tensor | int = self.window
-        if not self.random_contexts:
-            shrunk = _uniform(keep_probs, generator) * self.window
-            radius = 1 + shrunk.long().clamp(max=self.window - 1)[..., None]
-        mask = self._window_mask(batch, words, words, radius) & words[..., None]
-        if self.random_contexts:
-            mask = _sample_true(mask, self.random_contexts, generator)
-        return _context_view(batch, mask, words & mask.any(-1))
-
-    def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        """Each position attends to the unmasked words of the full window around it."""
-        words = self.unigram.is_word[batch.tokens] & batch.mask() & ~masked
-        return _context_view(
-            batch, self._window_mask(batch, words, words | masked, self.window), masked
-        )
-
-    def _window_mask(
-        self, batch: Batch, words: Tensor, counted: Tensor, radius: Tensor | int
-    ) -> Tensor:
-        """(B, T, T) attention mask over `words`; distance in `counted` positions of a sentence."""
-        rank = counted.cumsum(1)
-        # A position that is not counted lies between two that are.
-        rank = torch.where(counted, 2 * rank, 2 * rank + 1)
-        sentence = self.unigram.is_boundary[batch.tokens].cumsum(1)
-        distance = (rank[:, :, None] - rank[:, None, :]).abs()
-        near = (distance <= 2 * radius) & (sentence[:, :, None] == sentence[:, None, :])
-        itself = torch.eye(rank.shape[1], dtype=torch.bool, device=rank.device)
-        return near & words[:, None, :] & ~itself
-
-    def loss(
+    def losses(
         self,
-        network: Network,
-        batch: Batch,
+        emission: Word2VecEmission,
+        contexts: Tensor,
+        targets: Tensor,
         *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Loss, State | None]:
-        """Loss per prediction: one per position for CBOW, one per context word for skip-gram."""
-        view = self.view(batch, generator=generator)
-        assert view.targets is not None
-        target_mask = view.targets != NO_TARGET
-        contexts, targets = network.hidden(view).values[target_mask], view.targets[target_mask]
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
         noise = self.unigram.sample_noise((len(targets), self.negatives), generator=generator)
-        losses, present = negative_sampling_loss(_emission(network), contexts, targets, noise)
-        return Loss((losses * present).sum(), present.sum().to(losses)), None
-
-    def log_prob(
-        self,
-        network: Network,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
-    ) -> LogProbs:
-        target_mask = batch.targets_mask()
-        if self.unigram.vocabulary.end is not None:
-            target_mask = target_mask & (batch.tokens != self.unigram.vocabulary.end)
-        # No position attends to itself, so nothing needs masking.
-        words = self.unigram.is_word[batch.tokens] & batch.mask()
-        view = _context_view(
-            batch, self._window_mask(batch, words, words, self.window), target_mask
-        )
-        log_probs = network.target_log_probs(view).to_dense()
-        return LogProbs(per_token=log_probs[:, 1:], kind=self.kind)
+        return negative_sampling_loss(emission, contexts, targets, noise)
 
 
 def negative_sampling_loss(
@@ -136,34 +46,22 @@ def negative_sampling_loss(
     return F.softplus(-scores[..., 0]) + F.softplus(scores[..., 1:]).sum(-1), present
 
 
-def _emission(network: Network) -> Word2VecEmission:
-    assert isinstance(network, Assembly) and isinstance(network.emission, Word2VecEmission)
-    return network.emission
+class FullSoftmax(ContextWindows):
+    """Word2vec by the full softmax over all words, the definition that sampling avoids.
 
+        loss = -log p(w | c),   p(w | c) = exp(score(w, c)) / Σ_v exp(score(v, c))
 
-def _context_view(batch: Batch, mask: Tensor, target_mask: Tensor) -> View:
-    """The clean text, with each position of `target_mask` (B, T) predicted from those in its mask.
-
-    The prediction does not use the input at its own position: the query stream has the same mask.
+    Mikolov et al. 2013, equation 2: for each context word of skip-gram, for the pooled context of
+    CBOW. Cost: a row of V scores for each different context.
     """
-    positions = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-    return View(
-        inputs=batch.tokens,
-        lengths=batch.lengths,
-        attention_mask=ExplicitMask(mask),
-        query_attention_mask=ExplicitMask(mask),
-        targets=batch.tokens.masked_fill(~target_mask, NO_TARGET),
-        clean_positions=positions.expand_as(batch.tokens).masked_fill(~target_mask, -1),
-    )
 
-
-def _sample_true(mask: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """At most `count` of the true entries of each row, sampled at random."""
-    keys = _uniform(mask, generator).masked_fill(~mask, -1.0)
-    best = keys.topk(min(count, mask.shape[-1]), dim=-1).indices
-    return torch.zeros_like(mask).scatter(-1, best, True) & mask
-
-
-def _uniform(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    shape = like.shape
-    return torch.rand(shape, generator=generator, device=like.device, dtype=torch.float64)
+    def losses(
+        self,
+        emission: Word2VecEmission,
+        contexts: Tensor,
+        targets: Tensor,
+        *,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        log_probs, present = emission.softmax_log_probs(contexts, targets)
+        return -log_probs, present

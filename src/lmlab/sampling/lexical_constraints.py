@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmlab.core.errors import UserError
-from lmlab.data.tokenizers import CJK_CHARACTER
+from lmlab.data.text_codecs import CJK_CHARACTER, REPLACEMENT_CHARACTER
 from lmlab.objectives.masking.whole_word_masking import WORD_RULES
 
 Phrase = tuple[int, ...]
@@ -203,8 +203,6 @@ def allocate_beam(
 
 CONTEXTS = ("", "a ", "(")
 """Contexts that a word's tokenisation may depend on: none, a word, a punctuation mark."""
-REPLACEMENT_CHARACTER = "\ufffd"
-"""What an incomplete UTF-8 sequence is decoded to."""
 
 
 def word_boundaries(tokenizer: Any) -> WordBoundaries:

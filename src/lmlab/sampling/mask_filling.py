@@ -23,6 +23,7 @@ from lmlab.core.limits import check_limit
 from lmlab.core.protocols import Fill, Infill, InfillDecoder, JointFill, Step, require, systems_with
 from lmlab.core.system_protocols import JointFillSystem, SystemInfo
 from lmlab.data.batches import pad_rows
+from lmlab.data.text_codecs import CHARACTER_KINDS, REPLACEMENT_CHARACTER
 from lmlab.inference.decoding import GeneratedSequence
 from lmlab.models.seq2seq import EncoderDecoderLM, ImageToTextLM
 from lmlab.sampling.decoding import sample_sequences
@@ -343,6 +344,9 @@ class MaskFiller(FillLimits):
         joined: list[bool] = []
         before: list[int] = []
         following = iter(answers)
+        if self.tokenizer.kind == "byte":  # a character may have its bytes in several masks
+            filled = [[id] if id is not None else next(following) for id in prompt.ids]
+            return str(self.tokenizer.decode([id for ids in filled for id in ids]))
         for id in prompt.ids:
             if id is not None:
                 before = [id]
@@ -350,8 +354,8 @@ class MaskFiller(FillLimits):
             answer = next(following)
             context = self.tokenizer.decode(before)
             with_context = self.tokenizer.decode([*before, *answer])
-            # In character-level tokenizers a space is a token like any other.
-            joins = self.tokenizer.kind != "char" and bool(before) and bool(answer)
+            # In character and byte tokenizers a space is a token like any other.
+            joins = self.tokenizer.kind not in CHARACTER_KINDS and bool(before) and bool(answer)
             added = with_context[len(context) :]
             joins = joins and with_context.startswith(context) and not added[:1].isspace()
             answer_texts.append(added if joins else self._decode(answer))
@@ -363,8 +367,10 @@ class MaskFiller(FillLimits):
         return tuple(self.tokenizer.token(id) for id in ids)
 
     def _decode(self, ids: Sequence[int]) -> str:
-        """Decoded tokens; a lone special token by its name."""
+        """Decoded tokens; a lone special token or part of a character by its spelling."""
         text: str = self.tokenizer.decode(ids)
+        if self.tokenizer.kind == "byte" and REPLACEMENT_CHARACTER in text:
+            return "".join(self.tokenizer.token(id) for id in ids)
         return text or " ".join(self.tokenizer.token(id) for id in ids)
 
 

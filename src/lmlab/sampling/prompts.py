@@ -15,6 +15,7 @@ from lmlab.core.system_protocols import SystemInfo
 from lmlab.core.vocabulary import MASK
 from lmlab.data.corpus import Layout
 from lmlab.data.corpus_encoding import special_tokens_around
+from lmlab.data.text_codecs import CHARACTER_KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +173,7 @@ def _encode(
         segment = text[segment_start:start]
         # A mask stands for a word with its space, except in character-level tokenizers.
         encoded, unknown = _encode_plain(
-            segment if tokenizer.kind == "char" else segment.strip(), tokenizer
+            segment if tokenizer.kind in CHARACTER_KINDS else segment.strip(), tokenizer
         )
         ids += encoded if end == start else [*encoded, None]
         unknown_words += unknown

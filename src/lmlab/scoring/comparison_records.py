@@ -15,8 +15,8 @@ from lmlab.scoring.metric import Metric, Number
 NATS = "nats"
 FIRST_KEYS = (
     *("name", "runs", "system", "seeds", "kind", "convention", "tokenization", "parameters"),
-    *("nats_per_token", "seed_std", "perplexity", "bits_per_character"),
-    *("tokens", "characters", "unknown", "sequences"),
+    *("nats_per_token", "seed_std", "perplexity", "bits_per_character", "bits_per_byte"),
+    *("tokens", "characters", "utf8_bytes", "unknown", "sequences"),
 )
 """The first keys of a row in JSON, in this order; other metrics follow."""
 
@@ -37,6 +37,7 @@ class ComparisonRow:
     tokens: int
     """Predicted tokens of the split, end tokens included where the convention counts them."""
     characters: int
+    utf8_bytes: int
     unknown: int
     """Unknown tokens among them."""
     sequences: int
@@ -113,6 +114,7 @@ class EntropyFloor:
     nats_per_text: float
     """On this split: - Σ log p_true / texts."""
     bits_per_character: float
+    bits_per_byte: float
     entropy: float
     """Exact entropy in nats per text, over all texts and not only this split."""
     entropy_per_token: float | None

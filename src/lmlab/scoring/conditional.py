@@ -30,7 +30,9 @@ class ConditionalScore:
     total: float
     tokens: int
     characters: int
-    """Characters of the continuation."""
+    """Characters of the continuation …"""
+    utf8_bytes: int
+    """… and its bytes in UTF-8."""
     kind: ScoreKind
     convention: Convention
     per_token: tuple[TokenScore, ...]
@@ -147,6 +149,7 @@ def _record(
         total=total,
         tokens=len(scored),
         characters=len(continuation),
+        utf8_bytes=len(continuation.encode()),
         kind=score.kind,
         convention=score.convention,
         per_token=tuple(scored),

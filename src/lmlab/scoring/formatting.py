@@ -65,12 +65,14 @@ def describe_summary(summary: Summary) -> str:
     if summary.kind in NORMALISED_KINDS and summary.perplexity_interval is not None:
         best, worst = summary.perplexity_interval
         perplexity += f" (between {best:.4f} and {worst:.4f})"
-    per_character = summary.bits_per_character
-    bits = "no" if per_character is None else f"{per_character:.4f}"
+    per_character, per_byte = summary.bits_per_character, summary.bits_per_byte
+    bits = "no bits/character"
+    if per_character is not None and per_byte is not None:
+        bits = f"{per_character:.4f} bits/character, {per_byte:.4f} bits/byte"
     return (
         f"{summary.sequences:,} {texts}, {format_count(summary.tokens, 'token')}{unknown}, "
         f"{summary.characters:,} characters: {perplexity}, "
-        f"{summary.nats_per_token:.4f} nats/token, {bits} bits/character; "
+        f"{summary.nats_per_token:.4f} nats/token, {bits}; "
         f"kind {summary.kind} ({KIND_DESCRIPTIONS[summary.kind]}); "
         f"{describe_convention(summary.convention)}"
     )

@@ -35,6 +35,7 @@ class TrueScores:
     """- Σ log p_true over the texts."""
     texts: int
     characters: int
+    utf8_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -75,7 +75,8 @@ def _notes_on_all(rows: Sequence[ComparisonRow]) -> Iterator[str]:
     if len({row.tokenization for row in rows}) > 1:
         yield (
             "The rows have different tokens: nats per token and perplexity compare only where the "
-            "tokens are the same; bits per character compare everywhere, unknown words aside."
+            "tokens are the same; bits per character and per byte compare everywhere, unknown "
+            "words aside."
         )
     differing = [
         spec.name
@@ -218,6 +219,7 @@ def _row(runs: EvaluatedRuns, name: str, metrics: Sequence[Metric]) -> Compariso
         tokenization=tokenization(model),
         tokens=first.tokens,
         characters=first.characters,
+        utf8_bytes=first.utf8_bytes,
         unknown=first.unknown,
         sequences=first.sequences,
         values=values,
@@ -228,14 +230,15 @@ def _true_scores(corpus: Corpus, split: str) -> TrueScores | None:
     """Compute - Σ log p_true over the split's texts; None where it is unknown or infinite."""
     if corpus.truth is None:
         return None
-    values, characters = [], 0
+    values, characters, utf8_bytes = [], 0, 0
     for example in corpus.split(split):
         values.append(-corpus.truth.log_prob(example.text))
         characters += len(example.text)
+        utf8_bytes += len(example.text.encode())
     nats = math.fsum(values)
     if not math.isfinite(nats):
         return None
-    return TrueScores(nats=nats, texts=len(values), characters=characters)
+    return TrueScores(nats=nats, texts=len(values), characters=characters, utf8_bytes=utf8_bytes)
 
 
 def _floor(corpus: Corpus, true: TrueScores | None) -> EntropyFloor | None:
@@ -248,6 +251,7 @@ def _floor(corpus: Corpus, true: TrueScores | None) -> EntropyFloor | None:
     return EntropyFloor(
         nats_per_text=true.nats / true.texts,
         bits_per_character=true.nats / math.log(2) / max(true.characters, 1),
+        bits_per_byte=true.nats / math.log(2) / max(true.utf8_bytes, 1),
         entropy=truth.entropy,
         entropy_per_token=per_token,
     )

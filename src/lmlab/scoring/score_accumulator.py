@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import Convention, Score, ScoreKind, TokenScore
 from lmlab.core.vocabulary import END, UNKNOWN, Vocabulary
-from lmlab.data.tokenizers import CJK_CHARACTER
+from lmlab.data.text_codecs import CJK_CHARACTER
 
 TOKEN_CHUNK_CHARACTERS = 65_536
 MAX_WORD_CHARACTERS = 262_144
@@ -49,6 +49,8 @@ def _division(kind: str, text: str, near: int) -> int:
     """A character offset at or after `near` where splitting changes no token; the end if none."""
     if near >= len(text):
         return len(text)
+    if kind == "byte":
+        return near
     if kind == "char":
         inside = text.find(UNKNOWN, near - len(UNKNOWN) + 1, near + len(UNKNOWN) - 1)
         return near if inside < 0 else inside + len(UNKNOWN)
@@ -77,6 +79,7 @@ class ScoreAccumulator:
         self.closed = False
         """Whether all of the text's tokens have been added."""
         self.characters = len(text)
+        """Characters of the text that are scored; a character that a cut divides counts."""
         self._vocabulary = vocabulary
         self.spans: list[tuple[int, int]] = []
         """Character spans [start, end) of the pending ids, where they are needed."""
@@ -161,6 +164,7 @@ class ScoreAccumulator:
             total=self._total + self._per_sequence,
             tokens=tokens,
             characters=self.characters,
+            utf8_bytes=len(self.text[: self.characters].encode()),
             kind=self.kind,
             convention=convention,
             per_token=tuple(self._kept or ())[:tokens],

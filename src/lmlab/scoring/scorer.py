@@ -164,6 +164,7 @@ class Scorer:
             tokenizer=f"{self.tokenizer.kind}, {self.vocabulary.size} tokens",
             start=self._first == self.vocabulary.start,
             end=self.layout.end,
+            unknown=Convention.unknown if self.vocabulary.unknown is not None else "never occur",
             window=self.window,
             stride=self.stride,
             lookahead=self.right_context,

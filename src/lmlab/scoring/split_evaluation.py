@@ -98,7 +98,7 @@ def evaluate_split(
 
     `measures` are further ones, which may read the scores of tokens if `per_token`.
     """
-    totals, tokens, characters, unknown = [], [], [], 0
+    totals, tokens, characters, utf8_bytes, unknown = [], [], [], 0, 0
     measured: dict[str, list[float]] = {name: [] for name in measures}
     kind: ScoreKind = "exact"
     scorer = scorer_for(model, corpus, progress)
@@ -106,6 +106,7 @@ def evaluate_split(
         totals.append(score.total)
         tokens.append(score.tokens)
         characters.append(score.characters)
+        utf8_bytes += score.utf8_bytes
         unknown += score.unknown
         kind = score.kind
         for name, measure in measures.items():
@@ -114,6 +115,7 @@ def evaluate_split(
         total=math.fsum(totals),
         tokens=sum(tokens),
         characters=sum(characters),
+        utf8_bytes=utf8_bytes,
         sequences=len(totals),
         unknown=unknown,
         kind=kind,

@@ -1,4 +1,4 @@
-"""Fitting methods by name (gradient, counting, EM, word2vec); counting and EM themselves."""
+"""Fitting methods by name (gradient, counting, EM, word2vec, GloVe); counting and EM themselves."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from torch import Tensor
 from lmlab.core.protocols import Countable, ExpectationMaximisation
 from lmlab.training.data_loaders import TrainingData
 from lmlab.training.distributed import shard_batch
-from lmlab.training.loop import (
-    FitJob,
-    FitResult,
-    fit_by_gradient,
-    restore_progress,
-    save_progress,
-    save_weights,
-)
+from lmlab.training.fitter_progress import restore_progress, save_progress
+from lmlab.training.glove_fitter import fit_glove
+from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.stopping import ValidationCourse
 from lmlab.training.validation import held_out_loss
@@ -131,4 +126,5 @@ FITTERS: dict[str, Callable[[FitJob], FitResult]] = {
     "counting": fit_by_counting,
     "em": fit_by_em,
     "words": fit_word2vec,
+    "cooccurrence": fit_glove,
 }

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -366,28 +366,3 @@ def restore_fit_checkpoint(
         # The best weights are lost: the next validated ones become the best.
         progress.best = progress.best_score = math.inf
     return progress, state_from_tensors(recurrent_state)
-
-
-def save_progress(
-    job: FitJob, progress: Progress, schedule: LearningRateSchedule | None = None
-) -> None:
-    """Write a checkpoint of a fitter without optimiser state."""
-    if job.accelerator.is_main_process:
-        state: dict[str, Any] = {"progress": progress.state()}
-        state |= {} if schedule is None else {"schedule": schedule.state()}
-        model = job.system.state_dict()
-        job.run.save_checkpoint(Checkpoint(step=progress.step, state=state, model=model))
-    job.accelerator.wait_for_everyone()
-
-
-def restore_progress(job: FitJob, schedule: LearningRateSchedule | None = None) -> Progress:
-    """Restore the last checkpoint of `save_progress`, if there is one, and drop later metrics."""
-    checkpoint = job.run.load_checkpoint(job.reporter.print_message)
-    job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
-    if checkpoint is None:
-        return Progress()
-    with restoring(job.run.checkpoints_folder):
-        job.system.load_state_dict(checkpoint.model)
-        if schedule is not None:
-            schedule.restore(checkpoint.state["schedule"])
-        return Progress.restored(checkpoint.state["progress"])

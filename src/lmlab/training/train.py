@@ -335,6 +335,7 @@ def _announce(
         reporter.print_message(f"{title}: {expected.sentence()}")
     else:
         methods = {"counting": "by counting", "em": "by EM", "words": "word by word"}
+        methods["cooccurrence"] = "to co-occurrence counts"
         by = methods[system.fitting]
         reporter.print_message(f"{title}: fitted {by} on {data.dataset.total_tokens:,} tokens")
     if losses := data.dataset.report.losses():

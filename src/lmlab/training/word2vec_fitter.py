@@ -15,15 +15,10 @@ from numpy.typing import NDArray
 from lmlab.core.errors import UserError
 from lmlab.emissions.word2vec_emission import PooledContext
 from lmlab.models.word2vec import Word2Vec
+from lmlab.objectives.negative_sampling import NegativeSampling
 from lmlab.training.data_loaders import TrainingData
-from lmlab.training.loop import (
-    FitJob,
-    FitResult,
-    fit_by_gradient,
-    restore_progress,
-    save_progress,
-    save_weights,
-)
+from lmlab.training.fitter_progress import restore_progress, save_progress
+from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
 from lmlab.training.optimizers import LearningRateSchedule
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.validation import held_out_loss
@@ -60,6 +55,7 @@ class TextChunks:
         self.size = size
         self.seed = seed
         objective, unigram = system.objective, system.objective.unigram
+        assert isinstance(objective, NegativeSampling), "the full softmax has no compiled code"
         keep_probabilities = unigram.keep_probabilities().numpy().copy()
         keep_probabilities[unigram.is_boundary.numpy()] = word2vec_kernels.SENTENCE_BREAK
         stay, alias = word2vec_kernels.alias_table(unigram.noise().numpy())
@@ -104,13 +100,13 @@ def _compiled_step(system: Word2Vec) -> Callable[..., tuple[float, int]]:
 
     inputs = system.emission.inputs.detach().numpy()
     outputs = system.emission.outputs.detach().numpy()
-    combination = system.emission.combination
+    combination, limit = system.emission.combination, np.float32(system.emission.max_norm)
     if isinstance(combination, PooledContext):
         return lambda *samples: kernels.cbow_step(
-            *samples[:4], inputs, outputs, samples[4], combination.mean, combination.whole
+            *samples[:4], inputs, outputs, samples[4], limit, combination.mean, combination.whole
         )
     kernel = {"each": kernels.skipgram_step, "product": kernels.product_cbow_step}[combination.code]
-    return lambda *samples: kernel(*samples[:4], inputs, outputs, samples[4])
+    return lambda *samples: kernel(*samples[:4], inputs, outputs, samples[4], limit)
 
 
 def fit_word2vec(job: FitJob) -> FitResult:
@@ -257,6 +253,8 @@ class _Word2VecTraining:
 
 def _unsupported_reason(job: FitJob) -> str | None:
     """Why the compiled code can't be used, as the beginning of a sentence."""
+    if not isinstance(job.system.objective, NegativeSampling):
+        return "the full softmax has no compiled code"
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed (pip install 'lmlab[words]')"
     if job.accelerator.num_processes > 1:

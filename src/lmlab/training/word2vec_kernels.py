@@ -155,6 +155,16 @@ def _dot(one: Floats, other: Floats) -> np.float32:
 
 
 @fast_compiled
+def _limit_length(vector: Floats, limit: np.float32) -> None:
+    """Projection onto the ball: a vector longer than the limit gets its length; 0 is no limit."""
+    if limit > 0.0:
+        length = math.sqrt(_dot(vector, vector))
+        if length > limit:
+            for d in range(vector.shape[0]):
+                vector[d] *= limit / length
+
+
+@fast_compiled
 def _score_gradient(score: np.float32, is_target: bool) -> np.float32:
     """Negative gradient of the loss by the score: label - σ(score)."""
     probability = np.float32(1.0) / (np.float32(1.0) + math.exp(-score))
@@ -187,6 +197,7 @@ def _negative_sampling_update(
     scores: Floats,
     hidden_gradient: Floats,
     rate: np.float32,
+    limit: np.float32,
     loss: float,
     measured: bool,
 ) -> float:
@@ -205,6 +216,7 @@ def _negative_sampling_update(
         scores[i] = _score_gradient(scores[i], i == 0) * rate
     for i in range(len(ids)):
         _update_pair(outputs[ids[i]], hidden, scores[i], hidden_gradient)
+        _limit_length(outputs[ids[i]], limit)
     return loss
 
 
@@ -217,6 +229,7 @@ def skipgram_step(
     inputs: Floats,
     outputs: Floats,
     rate: np.float32,
+    limit: np.float32,
 ) -> tuple[float, int]:
     """Skip-gram: an SGD step per context word on (word, negatives); returns sampled loss and count.
 
@@ -236,10 +249,11 @@ def skipgram_step(
             measured = position % LOSS_SAMPLE == 0
             loss_count += measured
             loss = _negative_sampling_update(
-                hidden, outputs, ids, scores, hidden_gradient, rate, loss, measured
+                hidden, outputs, ids, scores, hidden_gradient, rate, limit, loss, measured
             )
             for d in range(hidden.shape[0]):
                 hidden[d] += hidden_gradient[d]
+            _limit_length(hidden, limit)
     return loss, loss_count
 
 
@@ -252,6 +266,7 @@ def cbow_step(
     inputs: Floats,
     outputs: Floats,
     rate: np.float32,
+    limit: np.float32,
     mean: bool,
     full_gradient: bool,
 ) -> tuple[float, int]:
@@ -280,12 +295,14 @@ def cbow_step(
         measured = position % LOSS_SAMPLE == 0
         loss_count += measured
         loss = _negative_sampling_update(
-            hidden, outputs, ids, scores, hidden_gradient, rate, loss, measured
+            hidden, outputs, ids, scores, hidden_gradient, rate, limit, loss, measured
         )
         for j in range(counts[position]):
             vector = inputs[contexts[position, j]]
             for d in range(hidden.shape[0]):
                 vector[d] += share * hidden_gradient[d]
+        for j in range(counts[position]):
+            _limit_length(inputs[contexts[position, j]], limit)
     return loss, loss_count
 
 
@@ -298,6 +315,7 @@ def product_cbow_step(
     inputs: Floats,
     outputs: Floats,
     rate: np.float32,
+    limit: np.float32,
 ) -> tuple[float, int]:
     """Product CBOW, P = Π_j σ(o · x_j): an SGD step on each word and each of its negatives."""
     width, max_contexts = inputs.shape[1], contexts.shape[1]
@@ -330,4 +348,7 @@ def product_cbow_step(
                 gradient = np.float32(step_size * shares[j])
                 for d in range(width):
                     output[d] += gradient * old_inputs[j, d]
+            _limit_length(output, limit)
+            for j in range(counts[position]):
+                _limit_length(inputs[contexts[position, j]], limit)
     return loss, loss_count

@@ -74,7 +74,7 @@ def data_describe(
     *,
     tokenizer: Annotated[
         str | None,
-        Option("Tokenizer: word, char, bpe or wordpiece.", show_default="the corpus's own"),
+        Option("Tokenizer: word, char, byte, bpe or wordpiece.", show_default="the corpus's own"),
     ] = None,
     errors: Errors = "strict",
 ) -> CorpusSummary:
@@ -218,18 +218,18 @@ VECTOR_FILES = (".txt", ".bin", ".vec")
 def words(source: str | Path | LanguageModel) -> WordVectors:
     """Query word vectors: nearest neighbours, analogies, word similarity, export.
 
-    `source` is a run or a word2vec file, text or binary.
+    `source` is a run, or a file of word2vec (text or binary), fastText (.vec) or GloVe (text).
 
     >>> vectors = lmlab.words("runs/window")
     >>> [neighbour.word == "dog" for neighbour in vectors.nearest("dog", 2)]
     [False, False]
     """
-    from lmlab.interop.word2vec import read_word2vec
+    from lmlab.interop.word_vector_files import read_word_vectors
     from lmlab.scoring.word_vectors import word_vectors
     from lmlab.verbs.loading import trained_model
 
     if isinstance(source, (str, Path)) and not Path(source).is_dir():
-        return read_word2vec(source)
+        return read_word_vectors(source)
     model = trained_model(source)
     return word_vectors(model.system, model.tokenizer)
 

@@ -46,7 +46,7 @@ class ContinuationOptions(ScoringOptions):
         str | None,
         Option(
             "Text between prefix and continuation where neither has a space there.",
-            show_default="a space, nothing for character models",
+            show_default="a space, nothing for character and byte models",
         ),
     ] = None
 
@@ -117,18 +117,19 @@ def score_given(
     """log p(continuation | prefix) of each pair, one by one; see `conditional_scores`.
 
     `separator` joins the two if neither has a space there; the default is a space, but empty for
-    character models. `end` also scores the end token.
+    character and byte models. `end` also scores the end token.
 
     >>> model = lmlab.load("runs/ngram")
     >>> [score] = model.score_given([("the cat", " sleeps")])
     >>> score.kind, [token.token for token in score.per_token]
     ('exact', ['sleeps'])
     """
+    from lmlab.data.text_codecs import CHARACTER_KINDS
     from lmlab.scoring.conditional import conditional_scores, with_separator
 
     separator = options.separator
     if separator is None:
-        separator = "" if model.tokenizer.kind == "char" else " "
+        separator = "" if model.tokenizer.kind in CHARACTER_KINDS else " "
     joined = ((p, with_separator(p, c, separator)) for p, c in pairs)
     chosen = as_keywords(options, ScoringOptions)
     return conditional_scores(scorer(model, **chosen), joined, end=options.end)
@@ -136,7 +137,7 @@ def score_given(
 
 @takes(ScoreOptions)
 def summary(model: LanguageModel, texts: Iterable[str], options: ScoreOptions) -> Summary:
-    """Perplexity, nats per token and bits per character over all texts.
+    """Perplexity, nats per token, bits per character and per byte over all texts.
 
     >>> summary = lmlab.load("runs/ngram").summary(["the cat sleeps", "a dog sees mary"])
     >>> summary.tokens, round(summary.nats_per_token, 6) == round(-summary.total / 9, 6)

@@ -10,7 +10,8 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.word2vec_emission import ContextCombination, Word2VecEmission
 from lmlab.layers.unigram_distribution import UnigramDistribution
 from lmlab.models.word2vec import Word2Vec
-from lmlab.objectives.negative_sampling import NegativeSampling
+from lmlab.objectives.context_windows import ContextWindows
+from lmlab.objectives.negative_sampling import FullSoftmax, NegativeSampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +22,12 @@ class Word2VecConfig:
     """Size of word vectors."""
     window: int = field(default=5, metadata={"at_least": 1})
     """Maximum context words on each side; in training the window size is sampled from 1 up."""
+    objective: Literal["negative-sampling", "softmax"] = "negative-sampling"
+    """negative-sampling, or the full softmax over all words."""
     negatives: int = field(default=5, metadata={"at_least": 0})
-    """k, negative samples per word."""
+    """k, negative samples per word; no effect on the full softmax."""
+    max_norm: float = field(default=0.0, metadata={"at_least": 0})
+    """Limit on the length of all vectors; 0 for none."""
     power: float = field(default=0.75, metadata={"at_least": 0})
     """Exponent of the unigram counts in the noise distribution."""
     sample: float = field(default=1e-3, metadata={"at_least": 0})
@@ -54,6 +59,14 @@ WORD2VEC_RECIPES: dict[str, dict[str, Any]] = {
         "epochs": 5,
     },
     "gradient": {"fitting": "gradient", "learning_rate": 0.01, "tokens_per_batch": 2048},
+    "softmax": {
+        "objective": "softmax",
+        "fitting": "gradient",
+        "learning_rate": 0.01,
+        "tokens_per_batch": 2048,
+        "min_count": 5,
+        "epochs": 5,
+    },
 }
 
 
@@ -65,14 +78,21 @@ def build_word2vec(
     random_contexts: int = 0,
 ) -> Word2Vec:
     """Build word2vec; `combination` says how context vectors score a word."""
-    noise = UnigramDistribution(vocabulary, power=config.power, sample=config.sample)
+    unigram = UnigramDistribution(vocabulary, power=config.power, sample=config.sample)
+    windows = {"window": config.window, "random_contexts": random_contexts}
+    objective: ContextWindows
+    if config.objective == "softmax":
+        negatives, objective = None, FullSoftmax(unigram, **windows)
+    else:
+        negatives = config.negatives
+        objective = NegativeSampling(unigram, negatives=negatives, **windows)
     return Word2Vec(
         vocabulary=vocabulary,
         backbone=ContextWords(2 * config.window),
-        emission=Word2VecEmission(config.width, noise, combination, negatives=config.negatives),
-        objective=NegativeSampling(
-            noise, window=config.window, negatives=config.negatives, random_contexts=random_contexts
+        emission=Word2VecEmission(
+            config.width, unigram, combination, negatives=negatives, max_norm=config.max_norm
         ),
+        objective=objective,
         fitting=config.fitting,
         threads=config.threads,
     )

@@ -7,6 +7,8 @@ distribution is p(w | context) ∝ q(w) exp(o_w · h), q the noise, which negati
 text has a pseudo-log-likelihood. `context=product` takes Π_j σ(o · x_j) for σ(o · h). As in
 word2vec and gensim each x_j gets the undivided gradient of the mean; with `whole_gradient=false`
 its share, the true gradient, which needs twice the learning rate (İrsoy et al. 2021).
+`--recipe softmax` trains by the full softmax, p(w | context) ∝ exp(o_w · h), or with
+`context=product` Π_j p(w | x_j); `max_norm` limits the length of all vectors.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.word2vec_emission import PooledContext, SigmoidProduct
+from lmlab.emissions.word2vec_emission import PooledContext, SigmoidProduct, SoftmaxProduct
 from lmlab.models.word2vec import Word2Vec
 from lmlab.zoo import _word2vec as parts
 
@@ -28,7 +30,7 @@ CARD = Card(
     aliases=("word2vec",),
     protocols=("LogProb", "Fill", "Vectors"),
     fitting="words",
-    objectives=("negative-sampling",),
+    objectives=("negative-sampling", "softmax"),
     corpus="wordnet",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
@@ -43,7 +45,7 @@ class Config(parts.Word2VecConfig):
     """Settings of CBOW."""
 
     context: Literal["mean", "sum", "product"] = "mean"
-    """Combination of context words: mean or sum of vectors, or product of sigmoids."""
+    """Combination of context words: mean or sum of vectors, or product of sigmoids (softmaxes)."""
     whole_gradient: bool = True
     """Give each context word the undivided gradient of the mean, as word2vec does."""
 
@@ -57,7 +59,8 @@ RECIPES = {
 
 def build(config: Config, vocabulary: Vocabulary) -> Word2Vec:
     if config.context == "product":
-        return parts.build_word2vec(config, vocabulary, SigmoidProduct())
+        product = SoftmaxProduct() if config.objective == "softmax" else SigmoidProduct()
+        return parts.build_word2vec(config, vocabulary, product)
     combination = PooledContext(
         mean=config.context == "mean", undivided_gradient=config.whole_gradient
     )

@@ -5,7 +5,8 @@
 Each word has an input vector x, which is the word vector, and an output vector o. The implied
 distribution is p(w | x_j) ∝ q(w) exp(o_w · x_j), q the noise, which negative sampling fits; given
 all context words it is the mean over j, so a text has a pseudo-log-likelihood. `random_contexts`
-samples R words of the full window instead of all words of a shrunk one.
+samples R words of the full window instead of all words of a shrunk one. `--recipe softmax` trains
+p(w | x_j) = softmax_w(o_w · x_j) by the full softmax; `max_norm` limits the length of all vectors.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CARD = Card(
     aliases=("skip-gram", "sgns"),
     protocols=("LogProb", "Fill", "Vectors"),
     fitting="words",
-    objectives=("negative-sampling",),
+    objectives=("negative-sampling", "softmax"),
     corpus="wordnet",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

@@ -39,7 +39,16 @@ def test_nats_per_token_equal_those_of_score(lmlab, runs, tmp_path: Path) -> Non
 
 def test_table_on_the_terminal(lmlab, runs) -> None:
     output = lmlab("compare", *runs.values()).out
-    for word in ("ngram", "lstm", "exact", "perplexity", "bits/char", "regret", "95 % interval"):
+    for word in (
+        "ngram",
+        "lstm",
+        "exact",
+        "perplexity",
+        "bits/char",
+        "bits/byte",
+        "regret",
+        "95 % interval",
+    ):
         assert word in output
 
 

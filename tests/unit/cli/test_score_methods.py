@@ -59,12 +59,15 @@ def test_bits_per_character_need_all_characters_scored(lmlab, bert) -> None:
     assert ", no bits/character;" in lmlab(*command, "raw").out.splitlines()[-1]
     [whole] = library.load(bert).score([TEXT], method="norm")
     bits = -whole.total / math.log(2) / len(TEXT)
-    assert f", {bits:.4f} bits/character;" in lmlab(*command, "norm").out.splitlines()[-1]
+    assert (
+        f", {bits:.4f} bits/character, {bits:.4f} bits/byte;"
+        in lmlab(*command, "norm").out.splitlines()[-1]
+    )
     [mean] = json.loads(lmlab(*command, *some, "--mean", "--json").out)
     assert mean["tokens"] == 5
     bits = -mean["total"] / math.log(2) / len(TEXT)
     summary = lmlab(*command, *some, "--mean").out.splitlines()[-1]
-    assert f", {bits:.4f} bits/character;" in summary
+    assert f", {bits:.4f} bits/character, {bits:.4f} bits/byte;" in summary
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_offsets_cover_the_text(tokenizer: Tokenizer) -> None:
 def test_fast_encoding_equals_the_tokenizers_library(tokenizer: Tokenizer) -> None:
     library = [encoding.ids for encoding in tokenizer._inner.encode_batch(TEXTS + ODD)]
     assert tokenizer.encode_batch(TEXTS + ODD) == library
-    assert (tokenizer._lookup is not None) == (tokenizer.kind in ("word", "char"))
+    assert (tokenizer._codec is not None) == (tokenizer.kind in ("word", "char"))
 
 
 def test_save_and_load_round_trip(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def row(name: str, nats: float, **changes: object) -> ComparisonRow:
         "tokenization": "word, 66 tokens (abc)",
         "tokens": 100,
         "characters": 400,
+        "utf8_bytes": 500,
         "unknown": 0,
         "sequences": 10,
     }
@@ -49,6 +50,7 @@ def row(name: str, nats: float, **changes: object) -> ComparisonRow:
         "seed_std": None,
         "perplexity": math.exp(nats),
         "bits_per_character": nats / 3,
+        "bits_per_byte": nats / 4,
         "floor": 2.0,
         "regret": nats - 2.0,
         "unknown_share": 0.0,
@@ -68,7 +70,11 @@ def make_section(*rows: ComparisonRow, corpus: str = "grammar") -> ReportSection
             Difference(first="a", second="b", value=-0.5, low=-0.6, high=-0.4, p_value=0.001),
         ),
         floor=EntropyFloor(
-            nats_per_text=20, bits_per_character=0.7, entropy=19.5, entropy_per_token=2.05
+            nats_per_text=20,
+            bits_per_character=0.7,
+            bits_per_byte=0.6,
+            entropy=19.5,
+            entropy_per_token=2.05,
         ),
         notes=("A note & a warning.",),
         metrics=tuple(all_metrics().values()),

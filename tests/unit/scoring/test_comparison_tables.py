@@ -34,6 +34,7 @@ def row(name: str, nats: float, **more) -> ComparisonRow:
         "tokenization": "word, 20 tokens (0)",
         "tokens": 1000,
         "characters": 5000,
+        "utf8_bytes": 6000,
         "unknown": 0,
         "sequences": 100,
     }
@@ -43,6 +44,7 @@ def row(name: str, nats: float, **more) -> ComparisonRow:
         "seed_std": None,
         "perplexity": math.exp(nats),
         "bits_per_character": nats / 4,
+        "bits_per_byte": nats / 5,
         "floor": None,
         "regret": None,
         "train_seconds": None,
@@ -106,10 +108,10 @@ def test_markdown_table():
     lines = text.splitlines()
     assert lines[0] == "my\\_corpus, test split: 100 texts, 1,000 tokens, ends counted."
     assert lines[2:5] == [
-        "| model | kind | parameters | nats/token | perplexity | bits/char |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
-        # exp(2) = 7.389, 2 / 4 = 0.5
-        "| quick | exact | 12,345 | 2.0000 | 7.39 | 0.5000 |",
+        "| model | kind | parameters | nats/token | perplexity | bits/char | bits/byte |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        # exp(2) = 7.389, 2 / 4 = 0.5, 2 / 5 = 0.4
+        "| quick | exact | 12,345 | 2.0000 | 7.39 | 0.5000 | 0.4000 |",
     ]
     assert lines[5].startswith("| a\\|b |")
     mixed = markdown(MIXED)

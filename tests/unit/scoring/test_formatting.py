@@ -44,10 +44,13 @@ def test_convention_description_names_what_differs() -> None:
 
 
 def test_summary_has_perplexity_only_for_exact_scores() -> None:
-    values = {"total": -20.0, "tokens": 10, "characters": 40, "sequences": 1, "unknown": 2}
+    values = {"total": -20.0, "tokens": 10, "characters": 40, "utf8_bytes": 50}
+    values |= {"sequences": 1, "unknown": 2}
     exact = describe_summary(Summary(kind="exact", convention=SENTENCES, **values))
     # 20 nats over 10 tokens are 2 per token; over 40 characters 0.5, which is 0.7213 bits.
     assert "1 text, 10 tokens (2 unknown), 40 characters" in exact
     assert f"perplexity {math.exp(2):.4f}, 2.0000 nats/token, 0.7213 bits/character" in exact
+    # 20 / 50 nats are 0.4, or 0.5771 bits.
+    assert "0.7213 bits/character, 0.5771 bits/byte; " in exact
     pseudo = describe_summary(Summary(kind="pseudo", convention=SENTENCES, **values))
     assert "no perplexity, as the scores are pseudo" in pseudo

@@ -80,6 +80,8 @@ def test_rows_average_over_seeds(runs, corpus):
     assert alone["seed_std"] is None
     assert alone.nats_per_token == pytest.approx(single.nats_per_token)
     assert alone["bits_per_character"] == pytest.approx(single.bits_per_character)
+    assert alone["bits_per_byte"] == pytest.approx(single.bits_per_byte)
+    assert alone["bits_per_byte"] == alone["bits_per_character"], "the texts are ASCII"
     assert (alone.tokens, alone.characters) == (single.tokens, single.characters)
     assert (alone.sequences, alone.unknown) == (24, 0)
     ordered = [each.nats_per_token for each in comparison.rows]
@@ -96,6 +98,8 @@ def test_entropy_floor_and_regret(runs, corpus, sentences):
     assert comparison.floor.entropy == pytest.approx(math.log(4))
     assert comparison.floor.entropy_per_token == pytest.approx(math.log(4) / 7)
     assert comparison.floor.nats_per_text == pytest.approx(math.log(4))
+    total = sum(len(text.encode()) for text in sentences)
+    assert comparison.floor.bits_per_byte == pytest.approx(2 * len(sentences) / total)
     cut = compare_models(runs, replace(corpus, layout=Layout(cut=4)))
     assert all(row["floor"] is None and row.convention.max_length == 4 for row in cut.rows)
     assert any("lower bound only where whole texts" in note for note in cut.notes)

@@ -27,6 +27,7 @@ def scored(text: str, *tokens: tuple[int, int, float], end: float | None = None)
         total=sum(part.log_prob for part in parts),
         tokens=len(parts),
         characters=len(text),
+        utf8_bytes=len(text.encode()),
         kind="exact",
         convention=Convention(tokenizer="by hand", start=True, end=end is not None),
         per_token=tuple(parts),

@@ -96,11 +96,19 @@ def build(name: str, **settings) -> Word2Vec:
     with torch.no_grad():
         for parameter in system.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    project(system, settings.get("max_norm", 0))
     return system
 
 
-def gradient_step(system: Word2Vec, contexts, word, noise, rate: float) -> None:
-    """One step of SGD by torch's gradient."""
+@torch.no_grad()
+def project(system: Word2Vec, limit: float) -> None:
+    """Shorten all vectors to a limit on their length, if there is one."""
+    for parameter in system.parameters() if limit else ():
+        parameter.copy_(torch.renorm(parameter, 2, 0, limit))
+
+
+def gradient_step(system: Word2Vec, contexts, word, noise, rate: float, limit: float) -> None:
+    """One step of SGD by torch's gradient, projected onto the vectors within the limit."""
     system.zero_grad()
     losses, present = negative_sampling_loss(
         system.emission, torch.tensor(contexts), torch.tensor(word), torch.tensor(noise)
@@ -110,24 +118,27 @@ def gradient_step(system: Word2Vec, contexts, word, noise, rate: float) -> None:
         for parameter in system.parameters():
             assert parameter.grad is not None
             parameter -= rate * parameter.grad
+    project(system, limit)
 
 
-def reference_steps(system: Word2Vec, code: str, rate: float) -> None:
+def reference_steps(system: Word2Vec, code: str, rate: float, limit: float) -> None:
     """The positions of the small case one after another, as each compiled loop takes them."""
     for word, row, count, noise in zip(*map(np.ndarray.tolist, small_case()), strict=True):
         around = row[:count]
         if code == "each":
             for one in around:
-                gradient_step(system, [[one]], [word], [noise], rate)
+                gradient_step(system, [[one]], [word], [noise], rate, limit)
         elif around and code == "product":
-            gradient_step(system, [around], [word], np.empty((1, 0), np.int64), rate)
+            gradient_step(system, [around], [word], np.empty((1, 0), np.int64), rate, limit)
             for noise_word in noise:
-                noise_gradient_step(system, around, noise_word, rate)
+                noise_gradient_step(system, around, noise_word, rate, limit)
         elif around:
-            gradient_step(system, [around], [word], [noise], rate)
+            gradient_step(system, [around], [word], [noise], rate, limit)
 
 
-def noise_gradient_step(system: Word2Vec, around: list[int], noise_word: int, rate: float) -> None:
+def noise_gradient_step(
+    system: Word2Vec, around: list[int], noise_word: int, rate: float, limit: float
+) -> None:
     """A step on a noise word alone: -log σ(-score)."""
     system.zero_grad()
     joined = system.emission.combined_scores(torch.tensor([around]), torch.tensor([[noise_word]]))
@@ -136,6 +147,7 @@ def noise_gradient_step(system: Word2Vec, around: list[int], noise_word: int, ra
         for parameter in system.parameters():
             assert parameter.grad is not None
             parameter -= rate * parameter.grad
+    project(system, limit)
 
 
 @pytest.mark.parametrize(
@@ -146,15 +158,21 @@ def noise_gradient_step(system: Word2Vec, around: list[int], noise_word: int, ra
         ("cbow", {"context": "mean", "whole_gradient": False}),
         ("cbow", {"context": "sum"}),
         ("cbow", {"context": "product"}),
+        ("skipgram", {"max_norm": 1.5}),
+        ("cbow", {"context": "sum", "max_norm": 1.5}),
+        ("cbow", {"context": "product", "max_norm": 1.5}),
     ],
-    ids=["skipgram", "mean", "true-mean", "sum", "product"],
+    ids=["skipgram", "mean", "true-mean", "sum", "product", "limit", "sum-limit", "product-limit"],
 )
 def test_compiled_steps_equal_torch_gradient_steps(name: str, settings: dict[str, Any]):
     from lmlab.training.word2vec_fitter import _compiled_step
 
     ours, reference = build(name, **settings), build(name, **settings)
+    reference.emission.max_norm = 0.0  # steps are projected instead
     loss, predictions = _compiled_step(ours)(*small_case(), np.float32(0.1))
-    reference_steps(reference, reference.emission.combination.code, 0.1)
+    reference_steps(
+        reference, reference.emission.combination.code, 0.1, settings.get("max_norm", 0)
+    )
     assert loss > 0 and predictions > 0
     for actual, expected in zip(ours.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(actual, expected, atol=2e-5, rtol=2e-5)

@@ -119,6 +119,7 @@ def _assert_normalised_kind(kind: str) -> None:
     "The probabilities of all complete texts of at most five tokens and of all unfinished ones sum "
     "to one (a bound: to at most one).",
     law="is a distribution",
+    protocol="LogProb",
     exemptions=("distribution",),
 )
 def probabilities_sum_to_one(tested: SystemUnderTest) -> None:
@@ -133,6 +134,7 @@ def probabilities_sum_to_one(tested: SystemUnderTest) -> None:
     "conditional-normalisation",
     "Given a source, and given an empty one, the probabilities of all texts sum to one.",
     law="is a distribution",
+    protocol="LogProb",
     conditional=True,
     exemptions=("source", "distribution"),
 )
@@ -187,6 +189,7 @@ def _check_samples(tested: SystemUnderTest, count: int, source: list[int] | None
     "sampling",
     "Sampled texts follow the scored probabilities (chi-square test of 4,000 samples).",
     law="samples what it scores",
+    protocol="LogProb",
     exemptions=("sample",),
 )
 def samples_follow_the_scored_distribution(tested: SystemUnderTest) -> None:
@@ -197,6 +200,7 @@ def samples_follow_the_scored_distribution(tested: SystemUnderTest) -> None:
     "conditional-sampling",
     "Given a source, sampled texts follow the scored probabilities (2,000 samples).",
     law="samples what it scores",
+    protocol="LogProb",
     conditional=True,
     exemptions=("source", "sample"),
 )

@@ -23,6 +23,7 @@ from lmlab.core.view import View
     "Changing an input that the attention mask hides from a position changes no prediction there; "
     "changing some input changes some prediction.",
     law="does not use masked inputs",
+    protocol="LogProb",
     exemptions=("masked-inputs",),
     relaxed_by=("input-dependence",),
 )
@@ -35,6 +36,7 @@ def predictions_ignore_masked_inputs(tested: SystemUnderTest) -> None:
     "Given a source, no prediction depends on an input that the attention mask hides from it, and "
     "no score of a token on later tokens.",
     law="does not use masked inputs",
+    protocol="LogProb",
     conditional=True,
     exemptions=("source", "masked-inputs"),
     relaxed_by=("input-dependence",),
@@ -171,6 +173,7 @@ def _longest_accepted_text(tested: SystemUnderTest) -> list[int]:
     "batch-independence",
     "A text has the same log-probability alone, with others, in another order and padded.",
     law="does not depend on the batch",
+    protocol="LogProb",
     exemptions=("batch",),
 )
 def score_does_not_depend_on_the_batch(tested: SystemUnderTest) -> None:
@@ -197,6 +200,7 @@ def score_does_not_depend_on_the_batch(tested: SystemUnderTest) -> None:
     "Given its source, a text has the same log-probability whatever other pairs are in the batch, "
     "and another one for each source.",
     law="does not depend on the batch",
+    protocol="LogProb",
     conditional=True,
     exemptions=("source", "batch"),
 )

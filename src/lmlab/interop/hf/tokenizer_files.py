@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from lmlab.core.atomic_files import write_json, write_text
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.text_codecs import CHARACTER_KINDS
 from lmlab.data.tokenizers import Tokenizer, check_ids, check_tokenizer_json
 from lmlab.interop.hf.checkpoint_files import read_json
 
@@ -198,7 +199,8 @@ def write_tokenizer(
 def _add_mask_token(inner: hf.Tokenizer, tokenizer: Tokenizer) -> None:
     """Let a text contain the mask token, with the same ids around it as in our masked filling.
 
-    As in RoBERTa, the mask strips the white space before it, except in character tokenizers.
+    As in RoBERTa, the mask strips the white space before it, except where spaces are tokens
+    (characters, bytes).
     """
     mask = tokenizer.vocabulary.mask
     if mask is None or mask in inner.get_added_tokens_decoder():
@@ -217,7 +219,7 @@ def _add_mask_token(inner: hf.Tokenizer, tokenizer: Tokenizer) -> None:
             ]
         )
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    strip = tokenizer.kind != "char"
+    strip = tokenizer.kind not in CHARACTER_KINDS
     inner.add_special_tokens([AddedToken(token, lstrip=strip, normalized=spaced, special=True)])
 
 

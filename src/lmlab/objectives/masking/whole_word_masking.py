@@ -12,7 +12,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.tokenizers import CJK_CHARACTER
+from lmlab.data.text_codecs import CJK_CHARACTER
 from lmlab.layers.per_example_rng import per_example_uniform
 from lmlab.objectives.masking.token_masking import (
     ensure_one_masked,
@@ -22,7 +22,9 @@ from lmlab.objectives.masking.token_masking import (
 )
 
 IDEOGRAPH_LEAD_BYTES = re.compile("[\xe3-\xe9]")
-"""First bytes of ideographs in UTF-8, as byte-level BPE spells them."""
+"""First bytes of ideographs in UTF-8, as byte-level BPE spells them …"""
+SPELLED_LEAD_BYTES = re.compile("<0xE[3-9]>")
+"""… and as the byte tokenizer does."""
 BYTE_LEVEL_SPACE, METASPACE = "Ġ", "▁"
 
 
@@ -39,7 +41,7 @@ class WordUnits:
     """Words, by the spelling of the tokens; every token is one until the tokenizer is known.
 
     WordPiece marks continuations (##), byte-level BPE and Unigram the start of a word (Ġ, ▁); with
-    a character tokenizer, words are runs of letters and digits. An ideograph is a word, as in BERT,
+    characters or bytes, words are runs of letters and digits. An ideograph is a word, as in BERT,
     because such text has no spaces.
     """
 
@@ -125,10 +127,19 @@ def _characters(tokens: list[str]) -> WordBoundaryFlags:
     return alone, alone
 
 
+def _bytes(tokens: list[str]) -> WordBoundaryFlags:
+    """ASCII letters and digits and bytes beyond ASCII continue a word, except that the first byte
+    of an ideograph begins one; all other characters stand alone."""
+    alone = [len(token) == 1 and not token.isalnum() for token in tokens]
+    leads = [bool(SPELLED_LEAD_BYTES.fullmatch(token)) for token in tokens]
+    return [one or lead for one, lead in zip(alone, leads, strict=True)], alone
+
+
 WORD_RULES = {
     "word": _every_token,
     "wordpiece": _marked_inside,
     "bpe": _marked_first,
     "unigram": _marked_first,
     "char": _characters,
+    "byte": _bytes,
 }
