@@ -53,6 +53,8 @@ class Config(parts.TransformerConfig):
     memory: int = field(default=128, metadata={"at_least": 0})
     """Memory length: cached positions before a segment of contiguous text."""
 
+    needs_dense_attention = "two-stream attention predicts in every order, and a window follows one"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_relative(self.positions)
