@@ -126,9 +126,7 @@ class SparseAttention(MultiHeadAttention):
         whole = time == keys.shape[2] and context.record is None
         if whole and self.pattern.is_worthwhile(time) and at_plain_positions(context):
             return self._by_groups(queries, keys, value_vectors, context)
-        allowed = self.pattern.allowed(
-            _first_coordinate(context.query_positions), _first_coordinate(context.key_positions)
-        )
+        allowed = self.pattern.allowed(context.query_positions, context.key_positions)
         masked = context.with_score_bias().restricted(allowed[:, None])
         return super()._weighted_mean(queries, keys, value_vectors, masked, fused=fused)
 
@@ -212,8 +210,6 @@ def group_context(context: LayerContext, group: KeyGroups, rows: int) -> LayerCo
 def at_plain_positions(context: LayerContext) -> bool:
     """Whether the keys are at positions 0, 1, 2 … in every row."""
     positions = context.key_positions
-    if positions.ndim > 2:
-        return False
     return bool((positions == torch.arange(positions.shape[1], device=positions.device)).all())
 
 
@@ -224,8 +220,3 @@ def is_plain(context: LayerContext) -> bool:
     return context.mask is None or context.mask.dtype == torch.bool and bool(
         context.mask[..., -1, :].all()
     )
-
-
-def _first_coordinate(positions: Tensor) -> Tensor:
-    """(B or 1, T) the positions; where they are pairs (GLM), those in the text."""
-    return positions if positions.ndim == 2 else positions[..., 0]

@@ -1,0 +1,98 @@
+"""GLM fine-tuned as cloze, against a classification head, with few examples.
+
+    python benchmarks/cloze.py [--seeds 3] [--steps 800] [--runs FOLDER] [--out FILE.json]
+
+One GLM (width 128, 2 layers) is pre-trained on WordNet's glosses. It is then fine-tuned on the part
+of speech of a gloss with 32, 128 and 512 examples, once as cloze (noun, verb, adjective or
+adverb in a blank after the gloss; nothing is added) and once with a head on the hidden state of the
+first token, each for 10 epochs. Accuracy on 1,000 glosses that the pre-training has not seen. The
+same after one step of pre-training shows what pre-training gives to each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import torch
+from record_file import RESULTS, Record, add_missing, mean_and_half_range
+
+import lmlab
+
+OUT = RESULTS / "cloze.json"
+EXAMPLES = (32, 128, 512)
+TASKS = ("cloze", "classify")
+DATA = "gloss-part-of-speech"
+
+
+def pretrain(folder: Path, steps: int) -> Path:
+    """A GLM trained on glosses for so many steps, reused if it is there."""
+    run = folder / f"glm-{steps}"
+    if not (run / "manifest.json").exists():
+        lmlab.train(
+            "glm",
+            data="wordnet",
+            out=run,
+            steps=steps,
+            recipe="glosses",
+            settings={
+                "width": 128,
+                "layers": 2,
+                "length": 64,
+                "tokens_per_batch": 2048,
+                "vocabulary_size": 4000,
+            },
+            quiet=True,
+        )
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--runs", type=Path, default=Path(tempfile.gettempdir()) / "lmlab-cloze")
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+
+    def measure(task: str, examples: int, pretrained: int, seed: int) -> Record:
+        run = pretrain(arguments.runs, pretrained)
+        with tempfile.TemporaryDirectory() as folder:
+            result = lmlab.finetune(
+                run,
+                task=task,
+                data=DATA,
+                out=Path(folder) / "run",
+                examples=examples,
+                epochs=10,
+                seed=seed,
+                settings={"learning_rate": 5e-4, "tokens_per_batch": 512},
+                quiet=True,
+            )
+        return {name: result.metrics[name] for name in ("accuracy", "macro_f1", "majority")}
+
+    configurations: list[Record] = [
+        {"task": task, "examples": examples, "pretrained": steps, "seed": seed}
+        for steps in (arguments.steps, 1)
+        for examples in EXAMPLES
+        for task in TASKS
+        for seed in range(arguments.seeds)
+    ]
+    records = add_missing(arguments.out, configurations, measure)
+    print("\n| pre-training | examples | cloze | head |\n|---|---|---|---|")
+    for steps in (arguments.steps, 1):
+        for examples in EXAMPLES:
+            chosen = [r for r in records if r["pretrained"] == steps and r["examples"] == examples]
+            cells = [
+                mean_and_half_range([100 * r["accuracy"] for r in chosen if r["task"] == task], 1)
+                for task in TASKS
+            ]
+            print(f"| {steps} steps | {examples} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
