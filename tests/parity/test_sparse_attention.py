@@ -58,7 +58,7 @@ def test_transformers_longformer() -> None:
     mask[1, 30:] = -10_000.0
     lengths = torch.tensor([TIME, 30])
     padded = LayerContext(
-        mask=(POSITIONS < lengths[:, None])[:, None, None].expand(-1, 1, TIME, -1),
+        mask=(lengths[:, None] > POSITIONS)[:, None, None].expand(-1, 1, TIME, -1),
         query_positions=POSITIONS,
         key_positions=POSITIONS,
     )

@@ -137,7 +137,6 @@ class LayerContext:
         mask = self.additive_mask(bias)
         return replace(self, mask=bias if mask is None else mask + bias, causal=False)
 
-
     def with_score_bias(self) -> LayerContext:
         """The same with `score_bias` in the mask."""
         if self.score_bias is None:

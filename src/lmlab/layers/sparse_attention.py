@@ -194,7 +194,9 @@ def group_context(context: LayerContext, group: KeyGroups, rows: int) -> LayerCo
         mask = allowed.expand(rows, 1, *allowed.shape)
     else:
         mask = context.mask[:, :, group.queries[:, :, None], group.keys[:, None, :]]
-        mask = mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -torch.inf)
+        mask = (
+            mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -torch.inf)
+        )
         mask = mask.expand(rows, *mask.shape[1:])
     segments = context.query_segments, context.key_segments
     return LayerContext(
@@ -217,6 +219,6 @@ def is_plain(context: LayerContext) -> bool:
     """Whether a step's keys are at positions 0, 1, 2 … and none so far is padding."""
     if not at_plain_positions(context):
         return False
-    return context.mask is None or context.mask.dtype == torch.bool and bool(
-        context.mask[..., -1, :].all()
+    return context.mask is None or (
+        context.mask.dtype == torch.bool and bool(context.mask[..., -1, :].all())
     )

@@ -1,4 +1,4 @@
-"""Cloze classification (Schick and Schütze 2021; GLM): a label's words fill a blank after a text."""
+"""Cloze classification (Schick and Schütze 2021; GLM): a label's words fill a text's blank."""
 
 from __future__ import annotations
 

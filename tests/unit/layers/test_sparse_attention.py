@@ -96,7 +96,9 @@ def test_equals_a_softmax_over_the_attended_positions(pattern: str, causal: bool
     """Brute force, position by position and head by head."""
     mixer, values = attention(pattern), texts()
     output = mixer(values, context_of(CausalMask() if causal else FullMask()))
-    queries, keys, contents = mixer.qkv_projection(values).view(ROWS, TIME, 3, HEADS, HEAD).unbind(2)
+    queries, keys, contents = (
+        mixer.qkv_projection(values).view(ROWS, TIME, 3, HEADS, HEAD).unbind(2)
+    )
     expected = torch.zeros(ROWS, TIME, HEADS, HEAD).double()
     for i in range(TIME):
         seen = attended(mixer.pattern, i, causal=causal)
