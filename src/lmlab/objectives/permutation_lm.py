@@ -35,9 +35,9 @@ class PermutationLM(Objective):
     prediction: the last n / `partial_prediction` tokens of the order are targets (rounded, at least
     one; the paper's K = 6), since the first have too little context. With `max_span` the targets
     are spans of 1 to so many tokens instead, each in a context of K times its length, and come last
-    in a random order (the paper's 5). A share `left_to_right_rate` of the texts, none in the paper, is
-    predicted completely in that order. `pairs` splits texts in two segments, `<s> A </s> B </s>`,
-    where B may come from another text; the start token has a segment of its own, as [CLS].
+    in a random order (the paper's 5). A share `left_to_right_rate` of the texts, none in the paper,
+    is predicted completely in that order. `pairs` splits texts in two segments, `<s> A </s> B
+    </s>`, where B may come from another text; the start token has its own segment, as [CLS].
 
     `log_prob` is exact: log p(s) = Σ_t log p(s_t | s_<t), in left-to-right order. A prediction sees
     the tokens before it and its own position, neither the text's length nor the rest of the batch.
