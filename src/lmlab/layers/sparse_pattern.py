@@ -13,6 +13,8 @@ from lmlab.core.untrusted_input import parse_integer
 
 DENSE = "dense"
 """The setting for attention to all positions."""
+PARTS = ("window", "strided", "global")
+"""The names of the parts of a pattern."""
 MIN_BLOCK, MAX_BLOCK = 16, 128
 """Queries computed together: shorter blocks are slow, longer ones have keys that few need."""
 
@@ -44,7 +46,7 @@ class SparsePattern:
         for part in text.split("+"):
             name, _, number = part.partition(":")
             value = parse_integer(number)
-            if name not in ("window", "strided", "global") or name in parts or not value:
+            if name not in PARTS or name in parts or not value:
                 raise _malformed(text)
             parts[name] = value
         if min(parts.values()) < 1:
