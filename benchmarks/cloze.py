@@ -1,6 +1,6 @@
 """GLM fine-tuned as cloze, against a classification head, with few examples.
 
-    python benchmarks/cloze.py [--seeds 3] [--steps 800] [--runs FOLDER] [--out FILE.json]
+    python benchmarks/cloze.py [--seeds 2] [--steps 400] [--runs FOLDER] [--out FILE.json]
 
 One GLM (width 128, 2 layers) is pre-trained on WordNet's glosses. It is then fine-tuned on the part
 of speech of a gloss with 32, 128 and 512 examples, once as cloze (noun, verb, adjective or
@@ -39,7 +39,7 @@ def pretrain(folder: Path, steps: int) -> Path:
             settings={
                 "width": 128,
                 "layers": 2,
-                "length": 64,
+                "length": 128,
                 "tokens_per_batch": 2048,
                 "vocabulary_size": 4000,
             },
@@ -52,8 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--runs", type=Path, default=Path(tempfile.gettempdir()) / "lmlab-cloze")
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()

@@ -6,14 +6,14 @@ Time and memory grow with the number of pairs that the pattern allows, not with 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmlab.core.state import State
-from lmlab.layers.attention import DotProductScores, MultiHeadAttention
+from lmlab.layers.attention import MultiHeadAttention
 from lmlab.layers.kv_cache import KVCache
-from lmlab.layers.relative_positions import RelativePositionEncoding
 from lmlab.layers.sequence_mixer import LayerContext
 from lmlab.layers.sparse_pattern import KeyGroups, SparsePattern
 
@@ -65,27 +65,9 @@ class SparseAttention(MultiHeadAttention):
 
     is_sparse = True
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        pattern: SparsePattern,
-        head_width: int | None = None,
-        scores: DotProductScores | None = None,
-        positions: RelativePositionEncoding | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(
-            width,
-            heads,
-            head_width=head_width,
-            scores=scores,
-            positions=positions,
-            dropout=dropout,
-            bias=bias,
-        )
+    def __init__(self, width: int, heads: int, *, pattern: SparsePattern, **options: Any) -> None:
+        """`options`: those of `MultiHeadAttention`."""
+        super().__init__(width, heads, **options)
         self.pattern = pattern
 
     def initial_state(self, rows: int, like: Tensor) -> SparseKVCache:  # type: ignore[override]
@@ -102,7 +84,7 @@ class SparseAttention(MultiHeadAttention):
         )
         here = context.select_keys(extended.indices()) if extended.dropped else context
         output = self._attend(queries, extended.cache.keys, extended.cache.values, here)
-        return output, extended.retained(self.pattern) if is_plain(context) else extended
+        return output, extended.retained(self.pattern) if can_drop_keys(context) else extended
 
     def attend_to_cache(self, values: Tensor, context: LayerContext, cache: State) -> Tensor:
         assert isinstance(cache, SparseKVCache)
@@ -215,8 +197,9 @@ def at_plain_positions(context: LayerContext) -> bool:
     return bool((positions == torch.arange(positions.shape[1], device=positions.device)).all())
 
 
-def is_plain(context: LayerContext) -> bool:
-    """Whether a step's keys are at positions 0, 1, 2 … and none so far is padding."""
+def can_drop_keys(context: LayerContext) -> bool:
+    """Whether a step's keys are at positions 0, 1, 2 … without padding, so that slots are positions
+    and what is outside the window of one step stays outside."""
     if not at_plain_positions(context):
         return False
     return context.mask is None or (
