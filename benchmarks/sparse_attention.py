@@ -38,8 +38,8 @@ KINDS = {
     "window:64, buckets": ("window:64", "buckets"),
     "strided:√T": ("strided", "rotary"),
 }
-LONGEST = {"dense": 8192, "dense, buckets": 4096}
-"""Lengths up to which a kind is measured: beyond, it takes minutes, or gigabytes of biases."""
+LONGEST = {"dense, buckets": 4096}
+"""Lengths up to which a kind is measured: beyond, its biases take gigabytes."""
 VOCABULARY_SIZE = 100
 
 

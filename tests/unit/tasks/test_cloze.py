@@ -88,7 +88,7 @@ def test_cloze_learns_without_a_new_head(name: str, folder: Path, tmp_path: Path
         task="cloze",
         data=folder / "labels.jsonl",
         out=tmp_path / "run",
-        steps=30,
+        steps=50,
         settings={"learning_rate": "0.01", "tokens_per_batch": "512"},
         quiet=True,
     )
