@@ -124,3 +124,22 @@ def test_quoted_cost_of_sparse_attention_matches_record(monkeypatch) -> None:
     dense, window = by_kind["dense"], by_kind["window:64"]
     assert round(dense[16384]["seconds"] / window[16384]["seconds"]) == 8
     assert all(window[length]["seconds"] < dense[length]["seconds"] for length in dense)
+
+
+def test_quoted_accuracy_of_cloze_and_head_matches_record(monkeypatch) -> None:
+    cloze, text = benchmark("cloze", monkeypatch), page("tasks.md")
+    records = record("cloze.json")
+    for examples in cloze.EXAMPLES:
+        expected = [
+            cloze.mean_and_half_range(
+                [
+                    100 * entry["accuracy"]
+                    for entry in records
+                    if (entry["task"], entry["examples"]) == (task, examples)
+                ],
+                1,
+            )
+            for task in cloze.TASKS
+        ]
+        assert cells(text, str(examples)) == expected
+    assert {entry["majority"] for entry in records} == {0.689}
