@@ -241,3 +241,22 @@ def test_stepping_equals_xlnet_with_a_trailing_query():
             result = ours.emission.logits(state.values)
             torch.testing.assert_close(result, answer.logits[:, 0], atol=1e-4, rtol=0)
             state = ours.advance(state, tokens[:, position])
+
+
+@pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
+def test_spans_in_two_segments_equal_xlnet_with_token_types(settings: dict):
+    """The training view of `--recipe spans`: <s> A </s> B </s>, with spans of 1 to 5 targets."""
+    ours, theirs = build_pair(settings | {"max_span": 5, "two_segments": True})
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(5, VOCABULARY.size, (3, 14), generator=generator)
+    tokens[:, 0], tokens[:, -1] = VOCABULARY.bos, VOCABULARY.end
+    batch = Batch(tokens=tokens, lengths=torch.full((3,), 14), rows=torch.arange(3))
+    view = ours.objective.view(batch, generator=generator)
+    assert {0, 1, 2} <= set(view.segments.flatten().tolist())
+    with torch.no_grad():
+        actual = ours.emission.logits(ours.hidden(view).values)
+        expected = theirs(**xlnet_inputs(view)).logits
+        without = theirs(**xlnet_inputs(view) | {"token_type_ids": None}).logits
+    targets = view.targets != NO_TARGET
+    assert_same(actual, expected, targets)
+    assert (without - expected)[targets].abs().max() > 0.1

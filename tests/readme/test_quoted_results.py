@@ -98,3 +98,48 @@ def test_quoted_gated_cell_losses_are_per_epoch() -> None:
         )
     assert sorted(since) == [10, 11, 11]
     assert f"below {min(thirty):.3f} from epoch 10 on (one seed) or 11 (two)" in text
+
+
+def test_quoted_cost_of_sparse_attention_matches_record(monkeypatch) -> None:
+    sparse, text = benchmark("sparse_attention", monkeypatch), page("pretraining.md")
+    records = record("sparse_attention.json")
+    by_kind = {
+        kind: {entry["length"]: entry for entry in records if entry["kind"] == kind}
+        for kind in sparse.KINDS
+    }
+    for kind, measured in by_kind.items():
+        longest = max(measured)
+        at = "" if longest == 16384 else f" at {longest:,}"
+        seconds = [
+            f"{measured[length]['seconds']:.2f}" if length in measured else ""
+            for length in (1024, 4096, 16384)
+        ]
+        assert cells(text, kind) == [
+            *seconds,
+            f"{sparse.exponent(records, kind, 'seconds'):.2f}",
+            f"{measured[longest]['mebibytes']:,.0f}{at}",
+            f"{sparse.exponent(records, kind, 'mebibytes'):.2f}",
+            f"{measured[longest]['cache_kibibytes']:,.0f}{at}",
+        ]
+    dense, window = by_kind["dense"], by_kind["window:64"]
+    assert round(dense[16384]["seconds"] / window[16384]["seconds"]) == 8
+    assert all(window[length]["seconds"] < dense[length]["seconds"] for length in dense)
+
+
+def test_quoted_accuracy_of_cloze_and_head_matches_record(monkeypatch) -> None:
+    cloze, text = benchmark("cloze", monkeypatch), page("tasks.md")
+    records = record("cloze.json")
+    for examples in cloze.EXAMPLES:
+        expected = [
+            cloze.mean_and_half_range(
+                [
+                    100 * entry["accuracy"]
+                    for entry in records
+                    if (entry["task"], entry["examples"]) == (task, examples)
+                ],
+                1,
+            )
+            for task in cloze.TASKS
+        ]
+        assert cells(text, str(examples)) == expected
+    assert {entry["majority"] for entry in records} == {0.689}

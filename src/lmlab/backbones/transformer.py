@@ -128,7 +128,8 @@ class Transformer(Backbone):
         Inputs that are equal in many rows, as in copies of a text with one mask each, are embedded
         and projected once.
         """
-        if not bool(mask.any()) or not any(True for _ in self.stack.layers()):
+        nothing = not bool(mask.any()) or not any(True for _ in self.stack.layers())
+        if nothing or self.stack.is_sparse:  # a few queries would attend to all keys
             return super().hidden_at(view, mask)
         positions, targets = position_ids(view), PositionSubset.from_mask(mask)
         # Not in training: dropout must differ.

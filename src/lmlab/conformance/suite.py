@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 
@@ -165,11 +165,16 @@ Progress = Callable[[int, int], None]
 
 
 def check_conformance(
-    system: str | Path | ModuleType, *, checks: Sequence[str] = (), progress: Progress | None = None
+    system: str | Path | ModuleType,
+    *,
+    checks: Sequence[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> ConformanceReport:
     """Run the conformance suite on a system, given by its name, its file or its module.
 
-    `checks` are the names of some checks; by default all are run.
+    `checks` are the names of some checks; by default all are run. `settings` are the system's, over
+    those of size tiny.
     """
     card, chosen = resolve_system(system), find_checks(checks)
     report = progress or (lambda done, of: None)
@@ -178,8 +183,10 @@ def check_conformance(
         report(0, total)
         began = time.perf_counter()
         try:
-            tested = Workspace(Path(folder)).system(card.name)
+            tested = Workspace(Path(folder), settings or {}).system(card.name)
         except Exception as error:
+            if settings and isinstance(error, UserError):
+                raise  # a setting of the caller's
             training = replace(_failed(TRAINING, error), seconds=time.perf_counter() - began)
             skipped = tuple(_not_trained(check) for check in chosen)
             return ConformanceReport(system=card.name, results=(training, *skipped))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,6 +64,8 @@ class Workspace:
     """A folder with the tiny corpus, what systems need besides, and their tiny trainings."""
 
     folder: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the systems under test, over those of size tiny."""
     tested: dict[str, SystemUnderTest] = field(default_factory=dict)
     """The systems trained so far, by name."""
 
@@ -96,7 +99,7 @@ class Workspace:
     def base(self, name: str) -> Path:
         """A tiny run of a system that others are built on, trained once."""
         run = self.folder / f"base-{name}"
-        return run if run.exists() else self.train(name, run)
+        return run if run.exists() else replace(self, settings={}).train(name, run)
 
     def train(self, name: str, out: Path, *, steps: int = STEPS, resume: bool = False) -> Path:
         """A tiny run. An iteration of EM goes over all the text: it takes epochs, at most ten."""
@@ -106,7 +109,7 @@ class Workspace:
             data=str(self.corpus),
             out=out,
             size="tiny",
-            settings=SETTINGS,
+            settings=SETTINGS | dict(self.settings),
             steps=steps if card.fitting in ("gradient", "words", "cooccurrence") else None,
             epochs=min(steps, 10) if card.fitting == "em" else None,
             quiet=True,

@@ -191,13 +191,7 @@ class MultiHeadAttention(CausalMixer):
         fused: bool = True,
     ) -> Tensor:
         """(B, Tq, W) the weighted means of the values, through the output map."""
-        positioned, context = self._with_query_positions(queries, context)
-        positioned, keys = self.scores.prepare(positioned), self.scores.prepare(keys)
-        needs_weights = (
-            context.record is not None or self.scores.hard or self._values_have_positions
-        )
-        attend = self._attend_fused if fused and not needs_weights else self._attend_with_weights
-        mean = attend(positioned, keys, value_vectors, context)
+        mean = self._weighted_mean(queries, keys, value_vectors, context, fused=fused)
         if context.disabled_heads:
             mean = zero_disabled_heads(mean, context.disabled_heads)
         concatenated = mean.transpose(1, 2).flatten(2)
@@ -206,6 +200,29 @@ class MultiHeadAttention(CausalMixer):
             if context.shared_prefixes is None
             else context.shared_prefixes.gather(concatenated)
         )
+
+    def _weighted_mean(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        value_vectors: Tensor,
+        context: LayerContext,
+        *,
+        fused: bool = True,
+    ) -> Tensor:
+        """(B, H, Tq, D) the weighted means of the values, by each head."""
+        if fused and not self._needs_weights(context):
+            positioned, context = self._with_query_positions(queries, context)
+            prepared = self.scores.prepare(positioned), self.scores.prepare(keys)
+            return self._attend_fused(*prepared, value_vectors, context)
+        scores, is_masked = self._masked_scores(queries, keys, context)
+        return self._apply_weights(
+            self._weights(scores, is_masked=is_masked), value_vectors, context
+        )
+
+    def _needs_weights(self, context: LayerContext) -> bool:
+        """Whether the fused kernel does not do, which returns no weights."""
+        return context.record is not None or self.scores.hard or self._values_have_positions
 
     def _with_query_positions(
         self, queries: Tensor, context: LayerContext
@@ -280,18 +297,28 @@ class MultiHeadAttention(CausalMixer):
             scale=self.scores.scale,
         )
 
-    def _attend_with_weights(
-        self, queries: Tensor, keys: Tensor, value_vectors: Tensor, context: LayerContext
-    ) -> Tensor:
-        """The same with explicit attention weights (B, H, Tq, Tk)."""
-        scores = queries @ keys.transpose(-1, -2) * self.scores.scale
+    def _masked_scores(
+        self, queries: Tensor, keys: Tensor, context: LayerContext
+    ) -> tuple[Tensor, bool]:
+        """(B, H, Tq, Tk) the scores, -inf where masked, and whether there is a mask or bias."""
+        positioned, context = self._with_query_positions(queries, context)
+        prepared = self.scores.prepare(positioned), self.scores.prepare(keys)
+        scores = prepared[0] @ prepared[1].transpose(-1, -2) * self.scores.scale
         mask = context.additive_mask(scores)
-        weights = torch.softmax(scores if mask is None else scores + mask, -1)
-        if mask is not None:
+        return (scores, False) if mask is None else (scores + mask, True)
+
+    def _weights(self, scores: Tensor, *, is_masked: bool) -> Tensor:
+        """(B, H, Tq, Tk) the attention weights."""
+        weights = torch.softmax(scores, -1)
+        if is_masked:
             # A fully masked query outputs zero, as in the fused kernel.
             weights = weights.nan_to_num(0.0)
-        if self.scores.hard:
-            weights = hard_attention_weights(weights)
+        return hard_attention_weights(weights) if self.scores.hard else weights
+
+    def _apply_weights(
+        self, weights: Tensor, value_vectors: Tensor, context: LayerContext
+    ) -> Tensor:
+        """(B, H, Tq, D) the means of the values under these weights."""
         context.capture(
             "attention",
             weights,

@@ -9,7 +9,7 @@ residual connections and the feed-forward layer; `layers/stack.py` stacks blocks
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -53,6 +53,9 @@ class LayerContext:
     shared_prefixes: PrefixIndex | None = None
     """Shared prefixes of the rows: layers then work on (1, U, W), each unique prefix once, expanded
     to (B, T) only inside attention."""
+    score_bias: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Bias of the scores by query and key positions, not yet in the mask: sparse attention computes
+    it only for the pairs that it needs."""
     auxiliary_nodes: int = 0
     """Nodes after the T positions among the values, which are no positions (a star's relay)."""
 
@@ -134,6 +137,34 @@ class LayerContext:
         mask = self.additive_mask(bias)
         return replace(self, mask=bias if mask is None else mask + bias, causal=False)
 
+    def with_score_bias(self) -> LayerContext:
+        """The same with `score_bias` in the mask."""
+        if self.score_bias is None:
+            return self
+        bias = self.score_bias(self.query_positions, self.key_positions)
+        return replace(self, score_bias=None).with_bias(bias)
+
+    def restricted(self, allowed: Tensor) -> LayerContext:
+        """The same where attention must also be `allowed`, (B or 1, 1, Tq, Tk) bool."""
+        mask = self._causal_mask() if self.causal else self.mask
+        if mask is None:
+            mask = allowed
+        elif mask.dtype == torch.bool:
+            mask = mask & allowed
+        else:
+            mask = mask.masked_fill(~allowed, float("-inf"))
+        return replace(self, mask=mask, causal=False)
+
+    def select_keys(self, keys: Tensor) -> LayerContext:
+        """The same with some of the keys only, by their indices (K,)."""
+        segments = None if self.key_segments is None else self.key_segments[:, keys]
+        return replace(
+            self,
+            mask=None if self.mask is None else self.mask[..., keys],
+            key_positions=self.key_positions[:, keys],
+            key_segments=segments,
+        )
+
 
 def to_additive(mask: Tensor, like: Tensor) -> Tensor:
     """A bool mask as 0 where true and -inf where false; additive masks are unchanged."""
@@ -184,6 +215,9 @@ class SequenceMixer(nn.Module, ABC):
     """What it is called in the names of captured values: attention or recurrence."""
     heads: int = 0
     """Number of heads that can be disabled; 0 if it has none."""
+    is_sparse: ClassVar[bool] = False
+    """Whether it computes only the pairs of positions that it needs, so that nothing may be made
+    for all pairs beforehand."""
 
     @abstractmethod
     def forward(self, values: Tensor, context: LayerContext) -> Tensor:

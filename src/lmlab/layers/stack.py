@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -40,6 +41,7 @@ class Stack(nn.Module):
         self.times = times
         # Looked up in every step, where a ModuleList is slow.
         self._numbered_blocks = tuple(enumerate((*blocks,) * times, 1))
+        self.is_sparse = any(block.mixer.is_sparse for block in blocks)
         self.bias = bias
         self.norm = norm
         self.disabled_layers = frozenset(disabled_layers)
@@ -171,9 +173,11 @@ class Stack(nn.Module):
         )
 
     def biased(self, context: LayerContext) -> LayerContext:
-        """The context with the position bias added to the mask."""
+        """The context with the position bias added to the mask; sparse attention adds it."""
         if self.bias is None:
             return context
+        if self.is_sparse:
+            return replace(context, score_bias=self.bias)
         return context.with_bias(self.bias(context.query_positions, context.key_positions))
 
     def layer_context(self, context: LayerContext, layer: int) -> LayerContext:

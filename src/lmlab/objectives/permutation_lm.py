@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lmlab.core.attention_mask import ExplicitMask, FullMask
@@ -18,6 +20,8 @@ from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.denoising_base import numpy_generator
+from lmlab.objectives.sentence_pairs import TwoSegments
 
 TEXT_SEGMENT, CLS_SEGMENT = 0, 2
 """Segment ids: the text, and its start token, which has its own like [CLS] in XLNet."""
@@ -29,8 +33,11 @@ class PermutationLM(Objective):
     Yang et al. 2019. Position 0 is context and comes first; all other tokens, including the end
     token, come in the order z. The content stream at z_t sees z_≤t, the query stream z_<t. Partial
     prediction: the last n / `partial_prediction` tokens of the order are targets (rounded, at least
-    one; the paper's K = 6), since the first have too little context. A share `left_to_right_rate`
-    of the texts, none in the paper, is predicted completely in that order.
+    one; the paper's K = 6), since the first have too little context. With `max_span` the targets
+    are spans of 1 to so many tokens instead, each in a context of K times its length, and come last
+    in a random order (the paper's 5). A share `left_to_right_rate` of the texts, none in the paper,
+    is predicted completely in that order. `pairs` splits texts in two segments, `<s> A </s> B
+    </s>`, where B may come from another text; the start token has its own segment, as [CLS].
 
     `log_prob` is exact: log p(s) = Σ_t log p(s_t | s_<t), in left-to-right order. A prediction sees
     the tokens before it and its own position, neither the text's length nor the rest of the batch.
@@ -47,19 +54,49 @@ class PermutationLM(Objective):
         vocabulary: Vocabulary,
         *,
         partial_prediction: int = 6,
+        max_span: int = 0,
         left_to_right_rate: float = 0.0,
         segment_length: int = 512,
+        pairs: TwoSegments | None = None,
     ) -> None:
         super().__init__()
+        self.max_span = max_span
+        self.pairs = pairs
         self.vocabulary = vocabulary
         self.partial_prediction = partial_prediction
         self.left_to_right_rate = left_to_right_rate
         self.segment_length = segment_length
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if self.pairs is None:
+            return self.text_view(batch, generator)
+        packed = self.pairs.pack(batch, generator=generator)
+        view = self.text_view(packed.batch, generator)
+        assert (
+            view.targets is not None and view.segments is not None and packed.segments is not None
+        )
+        targets = view.targets != NO_TARGET
+        return replace(
+            view,
+            segments=torch.where(packed.segments == 1, 1, view.segments),
+            clean_positions=packed.positions.masked_fill(~targets, -1),
+            clean_rows=packed.rows,
+        )
+
+    def text_view(self, batch: Batch, generator: torch.Generator | None) -> View:
+        """Each row as one text, or as two that are joined already."""
         order = sample_factorisation_order(batch, generator=generator)
         count = (batch.lengths - 1).clamp(min=0)
         predicted = predicted_count(count, 1 / self.partial_prediction)
+        if self.max_span:
+            random = numpy_generator(generator)
+            spans = sample_target_spans(
+                count.tolist(), self.max_span, self.partial_prediction, random
+            )
+            is_target = F.pad(spans, (0, order.shape[1] - spans.shape[1])).to(order.device)
+            predicted = is_target.sum(1)
+            # Targets come last in the order, before the padding.
+            order = order_ranks(order + order.shape[1] * (is_target + 2 * ~batch.mask()))
         if self.left_to_right_rate:
             left_to_right = (
                 sample_uniform(count.shape, count.device, generator=generator)
@@ -131,6 +168,28 @@ def sample_factorisation_order(batch: Batch, *, generator: torch.Generator | Non
     uniforms = uniforms.masked_fill(~batch.mask(), 2.0)
     uniforms[:, 0] = -1.0
     return order_ranks(uniforms)
+
+
+def sample_target_spans(
+    counts: Sequence[int], max_span: int, ratio: int, random: np.random.Generator
+) -> Tensor:
+    """(B, T) bool: target spans in texts of `counts` tokens at positions 1, 2 … (T - 1 at most).
+
+    A span of L tokens, L uniform in 1 … `max_span`, is at a uniformly random place in a context of
+    `ratio` · L tokens; the next context follows it (Yang et al. 2019: 5 and 6). The last context is
+    what is left of the text, and a text has at least one target.
+    """
+    is_target = torch.zeros(len(counts), 1 + max(counts, default=0), dtype=torch.bool)
+    for row, count in enumerate(counts):
+        start = 0
+        while start < count:
+            length = int(random.integers(1, max_span + 1))
+            context = min(ratio * length, count - start)
+            length = min(length, max(round(context / ratio), int(start == 0)))
+            first = start + int(random.integers(0, context - length + 1))
+            is_target[row, 1 + first : 1 + first + length] = True
+            start += context
+    return is_target
 
 
 def left_to_right_order(tokens: Tensor) -> Tensor:

@@ -124,59 +124,26 @@ class SplitTexts(NamedTuple):
     cuttable: Tensor
 
 
-class SentencePairTask(nn.Module, ABC):
-    """Binary classification of segment pairs, half of which are corrupted.
+class SegmentPairs(ABC):
+    """Texts as pairs of segments, `<s> A </s> B </s>`, some of which are corrupted.
 
     A text of n ≥ 2 tokens is split at a uniformly random position; shorter ones stay whole and have
-    no label. Label 0 is the original text, 1 its corruption by `corrupt_pairs`. The head uses the
-    hidden state of position 0: softmax(V tanh(U h_0 + u) + v) (Devlin et al. 2019).
+    no label. Label 0 is the original text, 1 its corruption by `corrupt_pairs`.
     """
 
-    name: ClassVar[str]
-    """Name of its part of the loss."""
-    question: ClassVar[str]
-    answers: ClassVar[tuple[str, str]]
-    """Meanings of the labels 0 and 1."""
+    corruption_rate: float
+    separator: int
+    pad: int
 
-    def __init__(self, width: int, vocabulary: Vocabulary, *, corruption_rate: float = 0.5) -> None:
-        super().__init__()
+    def set_up(self, vocabulary: Vocabulary, corruption_rate: float, *, instead: str) -> None:
+        """`instead`: the setting that does without pairs."""
         if vocabulary.end is None:
             raise UserError(
                 "sentence pairs need an end token between the segments, and the tokenizer has "
-                "neither </s> nor [SEP]; add one to its tokenizer.json, or use --set pairs=none."
+                f"neither </s> nor [SEP]; add one to its tokenizer.json, or use --set {instead}."
             )
         self.separator, self.pad = vocabulary.end, vocabulary.pad
         self.corruption_rate = corruption_rate
-        self.pool = nn.Linear(width, width)
-        self.classify = nn.Linear(width, 2)
-        init_transformer_weights(self, width)
-
-    def explain(self, label: int) -> str:
-        """A label in words; empty for a text too short to be split."""
-        if label == NO_TARGET:
-            return ""
-        return (
-            f"Predicted at the first position: {self.question} {self.answers[label]} (label "
-            f"{label})."
-        )
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(B, 2) logits of the labels, given hidden states (B, T, W)."""
-        logits: Tensor = self.classify(torch.tanh(self.pool(hidden[:, 0])))
-        return logits
-
-    def loss(self, view: View, hidden: Tensor) -> Loss:
-        """Cross-entropy of the labels, each weighted by the number of MLM targets in its row.
-
-        So the loss is a total over a count and, at the same time, the papers' mean over tokens plus
-        mean over pairs.
-        """
-        assert view.labels is not None and view.targets is not None
-        losses = F.cross_entropy(
-            self(hidden), view.labels, ignore_index=NO_TARGET, reduction="none"
-        )
-        weights = (view.targets != NO_TARGET).sum(1) * (view.labels != NO_TARGET)
-        return Loss((losses * weights).sum(), weights.sum().to(losses))
 
     def pack(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
         """Split every text that is long enough, and corrupt half of them."""
@@ -237,16 +204,60 @@ class SentencePairTask(nn.Module, ABC):
         """The two segments where the label is 1; `uniforms` (B,) are numbers in [0, 1)."""
 
 
-class NextSentencePrediction(SentencePairTask):
-    """NSP: does the second segment follow the first, or end another text of the batch?
+class SentencePairTask(SegmentPairs, nn.Module):
+    """Binary classification of segment pairs, half of which are corrupted.
 
-    Devlin et al. 2019. The other text's end is as long as the original one, where that text is long
-    enough, so that length is no cue. If only one text can be split, all labels are 0.
+    The head uses the hidden state of position 0: softmax(V tanh(U h_0 + u) + v) (Devlin et al.
+    2019).
     """
 
-    name = "next sentence"
-    question = "does the second segment follow the first?"
-    answers = ("Yes", "No, it is the end of another text")
+    name: ClassVar[str]
+    """Name of its part of the loss."""
+    question: ClassVar[str]
+    answers: ClassVar[tuple[str, str]]
+    """Meanings of the labels 0 and 1."""
+
+    def __init__(self, width: int, vocabulary: Vocabulary, *, corruption_rate: float = 0.5) -> None:
+        super().__init__()
+        self.set_up(vocabulary, corruption_rate, instead="pairs=none")
+        self.pool = nn.Linear(width, width)
+        self.classify = nn.Linear(width, 2)
+        init_transformer_weights(self, width)
+
+    def explain(self, label: int) -> str:
+        """A label in words; empty for a text too short to be split."""
+        if label == NO_TARGET:
+            return ""
+        return (
+            f"Predicted at the first position: {self.question} {self.answers[label]} (label "
+            f"{label})."
+        )
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, 2) logits of the labels, given hidden states (B, T, W)."""
+        logits: Tensor = self.classify(torch.tanh(self.pool(hidden[:, 0])))
+        return logits
+
+    def loss(self, view: View, hidden: Tensor) -> Loss:
+        """Cross-entropy of the labels, each weighted by the number of MLM targets in its row.
+
+        So the loss is a total over a count and, at the same time, the papers' mean over tokens plus
+        mean over pairs.
+        """
+        assert view.labels is not None and view.targets is not None
+        losses = F.cross_entropy(
+            self(hidden), view.labels, ignore_index=NO_TARGET, reduction="none"
+        )
+        weights = (view.targets != NO_TARGET).sum(1) * (view.labels != NO_TARGET)
+        return Loss((losses * weights).sum(), weights.sum().to(losses))
+
+
+class EndsOfOthers(SegmentPairs):
+    """Pairs whose second segment follows the first, or ends another text of the batch.
+
+    The other text's end is as long as the original one, where that text is long enough, so that
+    length is no cue. If only one text can be split, all labels are 0.
+    """
 
     def can_corrupt(self, cuttable: Tensor) -> Tensor:
         return cuttable & (cuttable.sum() > 1)
@@ -256,6 +267,24 @@ class NextSentencePrediction(SentencePairTask):
         words = split.words[others]
         count = torch.minimum(split.second.count, words - 1).clamp(min=0)
         return split.first, TextSegment(rows=others, first=words - count + 1, count=count)
+
+
+class TwoSegments(EndsOfOthers):
+    """Two segments without a task (XLNet, Yang et al. 2019): half of them from one context."""
+
+    def __init__(self, vocabulary: Vocabulary, *, corruption_rate: float = 0.5) -> None:
+        self.set_up(vocabulary, corruption_rate, instead="two_segments=false")
+
+
+class NextSentencePrediction(EndsOfOthers, SentencePairTask):
+    """NSP: does the second segment follow the first, or end another text of the batch?
+
+    Devlin et al. 2019.
+    """
+
+    name = "next sentence"
+    question = "does the second segment follow the first?"
+    answers = ("Yes", "No, it is the end of another text")
 
 
 class SentenceOrderPrediction(SentencePairTask):

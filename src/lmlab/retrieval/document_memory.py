@@ -17,7 +17,7 @@ from lmlab.core.special_tokens import add_special_tokens
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.masking.whole_word_masking import WordUnits
 from lmlab.retrieval.dense_index import CachedIndex, DenseIndex
-from lmlab.retrieval.documents import Document, Documents, document_text
+from lmlab.retrieval.documents import Document, Documents, document_text, title_and_body
 from lmlab.retrieval.index_options import IndexKind
 
 NO_DOCUMENT = -1
@@ -61,13 +61,21 @@ class DocumentMemory(nn.Module):
         width: int,
         max_document_length: int,
         kind: IndexKind = "flat",
+        title_separator: bool = False,
     ) -> None:
         """`max_document_length`: in tokens, <s> and </s> included; the rest is truncated.
 
+        `title_separator`: a document is `title </s> body` (Guu et al. 2020), else `title : body`.
         `kind`: flat is exhaustive; ivf and hnsw are built when a search finds the vectors changed.
         """
         super().__init__()
         assert max_document_length > 2, "a document has tokens between <s> and </s>"
+        if title_separator and vocabulary.end is None:
+            raise UserError(
+                "titles need an end token to separate them, and the tokenizer has neither </s> nor "
+                "[SEP]; add one to its tokenizer.json, or use --set title_separator=false."
+            )
+        self.title_separator = title_separator
         self.documents = documents
         self.vocabulary = vocabulary
         self.width = width
@@ -95,7 +103,7 @@ class DocumentMemory(nn.Module):
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """Tokenise all documents; their vectors are zero until `embed`."""
         self.words.setup_tokenizer(tokenizer)
-        encoded = [tokenizer.encode(document_text(document)) for document in self.documents]
+        encoded = [self._encode(document, tokenizer) for document in self.documents]
         self.tokens, self.offsets = self._concatenate(
             [tokens[: self.max_document_length - 2] for tokens in encoded]
         )
@@ -113,6 +121,7 @@ class DocumentMemory(nn.Module):
             width=self.width,
             max_document_length=self.max_document_length,
             kind=self.kind,
+            title_separator=self.title_separator,
         ).to(self.vectors)
         other.setup_tokenizer(tokenizer)
         return other
@@ -308,7 +317,7 @@ class DocumentMemory(nn.Module):
         """Replace the document of the same name: its text, tokens and vector."""
         changed = self.documents.replacing(document)
         number = changed.numbers[document.name]
-        tokens = tokenizer.encode(document_text(document))
+        tokens = self._encode(document, tokenizer)
         head, tail = tokens[: self.max_document_length - 2], tokens[self.max_document_length - 2 :]
         self.documents = changed
         self.tokens, self.offsets = _splice(self.tokens, self.offsets, number, head)
@@ -321,6 +330,13 @@ class DocumentMemory(nn.Module):
         row = torch.tensor([number], device=vectors.device)
         vectors[number] = self._check_width(encode(self.batch(row)))[0].to(vectors.dtype)
         self.vectors = vectors
+
+    def _encode(self, document: Document, tokenizer: TokenizerProtocol) -> list[int]:
+        """The tokens of a document, all of them."""
+        title, body = title_and_body(document)
+        if not self.title_separator or not title or self.vocabulary.end is None:
+            return tokenizer.encode(document_text(document))
+        return [*tokenizer.encode(title), self.vocabulary.end, *tokenizer.encode(body)]
 
     def _concatenate(self, documents: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """All tokens concatenated, and the start of each document."""

@@ -86,6 +86,12 @@ def document_text(document: Document) -> str:
     return f"{document.title} : {document.text}"
 
 
+def title_and_body(document: Document) -> tuple[str, str]:
+    """The title, and the text without the title that it may begin with."""
+    body = document.text.removeprefix(document.title).strip()
+    return document.title, body.removeprefix(":").strip() if document.title else document.text
+
+
 def load_documents(
     spec: str | Path, *, errors: Errors = "strict", report: ReadingReport | None = None
 ) -> Documents:

@@ -22,8 +22,8 @@ FINETUNE_EPOCHS = 10
 TaskName = Annotated[
     str,
     Option(
-        "Task: classify, pair, tag, span, generate or hops; docs/tasks.md says what a row of each "
-        "holds.",
+        "Task: classify, pair, cloze, tag, span, generate or hops; docs/tasks.md says what a row "
+        "of each holds.",
         metavar="TASK",
     ),
 ]

@@ -29,7 +29,9 @@ MAX_NEW_TOKENS = 256
 class Generation(SingleStageTask):
     """Conditional generation, p(target | source): by a conditional model, or as a continuation.
 
-    A causal language model without a condition continues `<s> source </s>`.
+    A causal language model without a condition continues `<s> source </s>`. A row may have a
+    `prefix`, the task prefix of T5 (`translate: `), which comes before its source; rows with
+    several prefixes train one model for several tasks.
     """
 
     name = "generate"
@@ -78,7 +80,7 @@ class Generation(SingleStageTask):
     ) -> EncodedExample:
         """Labels hold one number: the length of the given prefix."""
         start, end = special_tokens_of(vocabulary)
-        source = (self.source_tokenizer or tokenizer).encode(str(row["source"]))
+        source = (self.source_tokenizer or tokenizer).encode(prefixed_source(row))
         target = [*tokenizer.encode(str(row["target"])), *end] if "target" in row else []
         max_tokens = max_length - len(start) - len(end)
         if self.conditional:
@@ -126,6 +128,11 @@ class Generation(SingleStageTask):
             "rouge2": sum(rouge_n(a, b, 2) for a, b in pairs) / count,
             "rougeL": sum(rouge_l(a, b) for a, b in pairs) / count,
         } | corpus_metrics
+
+
+def prefixed_source(row: Mapping[str, Any]) -> str:
+    """The source after the row's task prefix, if it has one."""
+    return str(row.get("prefix", "")) + str(row["source"])
 
 
 def generate_texts(

@@ -36,7 +36,7 @@ from lmlab.training.config import apply_settings
 from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_weights
 
-OPTIONAL_FIELDS = ("question",)
+OPTIONAL_FIELDS = ("question", "prefix")
 """Fields that are used if a row has them."""
 
 

@@ -64,6 +64,8 @@ class Task(ABC):
     """The required fields of a row, and what each means."""
     lists: ClassVar[tuple[str, ...]] = ()
     """The fields that are lists of strings."""
+    rows_like: ClassVar[str] = ""
+    """Another task with rows of the same form, whose built-in sets it takes too."""
     text_field: ClassVar[str | None] = None
     """The field of a row that is given as one bare text; None if a row has several."""
     settings_type: ClassVar[type[Any]]
@@ -96,7 +98,7 @@ class Task(ABC):
     def check_row(cls, row: Any) -> Row:
         """The row, or a UserError that names what is missing."""
         check_fields(cls.name, cls.fields, row)
-        for name in (*cls.fields, "question"):
+        for name in (*cls.fields, "question", "prefix"):
             if name in row and name not in cls.lists:
                 _check_field(name, row[name])
         return dict(row)

@@ -8,6 +8,7 @@ from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.plugins import TASKS as PLUGIN_TASKS
 from lmlab.core.plugins import Plugin, plugins, resolve_names
 from lmlab.tasks.classification import Classification, PairClassification
+from lmlab.tasks.cloze import ClozeClassification
 from lmlab.tasks.generation import Generation
 from lmlab.tasks.multihop.multihop_task import MultihopQA
 from lmlab.tasks.span_extraction import SpanExtraction
@@ -19,6 +20,7 @@ TASKS: dict[str, type[Task]] = {
     for task in (
         Classification,
         PairClassification,
+        ClozeClassification,
         Tagging,
         SpanExtraction,
         Generation,

@@ -34,6 +34,9 @@ class RowFormat(Protocol):
     def fields(self) -> Mapping[str, str]: ...
 
     @property
+    def rows_like(self) -> str: ...
+
+    @property
     def reads_pairs(self) -> bool: ...
 
     def check_row(self, row: Any) -> Row: ...
@@ -61,7 +64,7 @@ def read_splits(
         splits = long_babi(str(data).removeprefix(BABI_LONG), as_label="label" in task.fields)
     elif str(data) in BUILTIN_DATASETS:
         task_name, splits = load_builtin_rows(str(data))
-        if task_name != task.name:
+        if task_name not in (task.name, task.rows_like):
             raise UserError(f"{data} is made for the task {task_name}, not for {task.name}.")
     elif task.reads_pairs and is_corpus(str(data)):
         splits = _corpus_pairs(str(data), seed, errors, report)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import lmlab.conformance  # noqa: F401 -- loaded before the verb takes the package's name
 from lmlab.core.options import Argument, Option
+from lmlab.core.shared_options import settings_option
 
 if TYPE_CHECKING:
     from lmlab.conformance.check import ConformanceReport
@@ -24,6 +25,10 @@ def conformance(
         Sequence[str],
         Option("Run this check only; may be repeated.", flag="--check", metavar="CHECK"),
     ] = (),
+    settings: Annotated[
+        Mapping[str, Any] | None,
+        settings_option("Set a setting of the system, over those of size tiny; repeatable."),
+    ] = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConformanceReport:
     """Run the conformance suite: whether a system has the properties of a language model.
@@ -40,4 +45,4 @@ def conformance(
     resolve_system(system)  # report a wrong name before the slow import of torch
     from lmlab.conformance.suite import check_conformance
 
-    return check_conformance(system, checks=checks, progress=progress)
+    return check_conformance(system, checks=checks, settings=settings, progress=progress)

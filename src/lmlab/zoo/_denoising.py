@@ -11,6 +11,7 @@ from lmlab.backbones.encoder_decoder import (
     TransformerEncoderDecoder,
     TwoOutputEncoderDecoder,
 )
+from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.denoising_seq2seq import DenoisingPointerGenerator, DenoisingSeq2Seq
 from lmlab.objectives.denoising_base import (
@@ -24,11 +25,11 @@ from lmlab.zoo._transformer import (
     make_softmax,
     make_token_embedding,
 )
-from lmlab.zoo._transformer_config import DecoderConfig
+from lmlab.zoo._transformer_config import EncoderDecoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenoisingConfig(DecoderConfig):
+class DenoisingConfig(EncoderDecoderConfig):
     """Settings of a denoising encoder-decoder."""
 
     decoder_layers: int = field(default=0, metadata={"at_least": 0})
@@ -44,6 +45,14 @@ class DenoisingConfig(DecoderConfig):
     """Ids of the decoder prefix; empty for the start token."""
     source_has_start: bool = True
     """Whether a source begins with the start token."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tied_encoder_decoder and self.decoder_layers not in (0, self.layers):
+            raise UserError(
+                f"decoder_layers must be {self.layers}, as many as the encoder's, where both share "
+                f"them (tied_encoder_decoder), got {self.decoder_layers}; remove it."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,7 @@ def make_backbone(config: DenoisingConfig, tokens: nn.Embedding) -> TransformerE
         config,
         tokens,
         decoder_layers=config.decoder_layers or None,
+        shared=config.tied_encoder_decoder,
         scaled=config.scaled_embeddings,
     )
 

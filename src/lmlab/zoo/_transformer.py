@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from torch import nn
@@ -34,6 +35,8 @@ from lmlab.layers.relative_positions import (
     T5RelativeBias,
     TransformerXLPositions,
 )
+from lmlab.layers.sparse_attention import SparseAttention
+from lmlab.layers.sparse_pattern import SparsePattern
 from lmlab.layers.stack import Stack
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.zoo._transformer_config import PositionName, TransformerConfig, head_width, parse_heads
@@ -48,16 +51,20 @@ def make_norm(config: TransformerConfig, width: int | None = None) -> nn.Module:
 
 
 def make_attention(
-    config: TransformerConfig, positions: RelativePositionEncoding | None = None
+    config: TransformerConfig,
+    positions: RelativePositionEncoding | None = None,
+    *,
+    pattern: SparsePattern | None = None,
 ) -> MultiHeadAttention:
-    """Multi-head attention with dot-product or cosine scores."""
+    """Multi-head attention with dot-product or cosine scores; dense without a `pattern`."""
     size = head_width(config)
     scores = (
         CosineScores(size, temperature=config.temperature)
         if config.cosine_attention
         else DotProductScores(size, temperature=config.temperature, scaled=config.scaled_scores)
     )
-    return MultiHeadAttention(
+    make = MultiHeadAttention if pattern is None else partial(SparseAttention, pattern=pattern)
+    return make(
         config.width,
         config.heads,
         head_width=size,
@@ -68,10 +75,16 @@ def make_attention(
     )
 
 
+def make_self_attention(config: TransformerConfig) -> MultiHeadAttention:
+    """Self-attention with the position encoding inside it, dense or under a sparse pattern."""
+    pattern = SparsePattern.parse(config.attention)
+    return make_attention(config, attention_positions(config), pattern=pattern)
+
+
 def make_block(config: TransformerConfig, *, reads_source: bool = False) -> Block:
     """One Transformer block; with cross-attention if `reads_source`."""
     return Block(
-        make_attention(config, attention_positions(config)),
+        make_self_attention(config),
         make_connection(config),
         make_feed_forward(config),
         make_connection(config),

@@ -10,6 +10,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.untrusted_input import parse_integer
 from lmlab.layers.feed_forward import ActivationName
 from lmlab.layers.relative_positions import exact_bucket_count
+from lmlab.layers.sparse_pattern import DENSE, SparsePattern
 
 PositionName = Literal[
     "learned",
@@ -90,6 +91,8 @@ class TransformerConfig:
     """Cosine attention: normalise queries and keys."""
     temperature: float = field(default=1.0, metadata={"at_least": 0})
     """Attention temperature, dividing the scores; 0 for hard attention (argmax)."""
+    attention: str = DENSE
+    """Self-attention: dense, or sparse by window:N, strided:N and global:N joined by +."""
     disabled_layers: tuple[int, ...] = ()
     """Layers to skip, counted from 1."""
     disabled_heads: tuple[str, ...] = ()
@@ -97,6 +100,8 @@ class TransformerConfig:
 
     two_dimensional_positions: ClassVar[bool] = False
     """Whether a position is a pair of numbers (GLM)."""
+    needs_dense_attention: ClassVar[str] = ""
+    """Why attention can't be sparse, if it can't."""
     has_decoder: ClassVar[bool] = False
     """Whether a stack is causal, so that all its buckets are for one direction."""
 
@@ -110,6 +115,7 @@ class TransformerConfig:
                 f"positions {needed} in a model with {dimensions} positions, got {self.positions}."
             )
         self._check_attention_positions()
+        self._check_sparse_attention()
         self._check_disabled()
 
     def _check_attention_positions(self) -> None:
@@ -123,6 +129,15 @@ class TransformerConfig:
             raise UserError(
                 f"max_distance must be larger than {exact} with {self.buckets} buckets, got "
                 f"{self.max_distance}; use a larger one, or fewer buckets."
+            )
+
+    def _check_sparse_attention(self) -> None:
+        """A pattern must be well-formed, and the system must support one."""
+        pattern = SparsePattern.parse(self.attention)
+        if pattern is not None and self.needs_dense_attention:
+            raise UserError(
+                f"attention={self.attention} does not apply here, since "
+                f"{self.needs_dense_attention}; remove it."
             )
 
     def _check_disabled(self) -> None:
@@ -159,6 +174,14 @@ class DecoderConfig(TransformerConfig):
     """Settings of a decoder-only or encoder-decoder Transformer."""
 
     has_decoder = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderConfig(DecoderConfig):
+    """Settings of an encoder-decoder."""
+
+    tied_encoder_decoder: bool = False
+    """Whether encoder and decoder share all layers but cross-attention (Raffel et al. 2020)."""
 
 
 def head_width(config: TransformerConfig) -> int:

@@ -52,6 +52,8 @@ class Config(parts.TransformerConfig):
     long_span_min_share: float = field(default=0.5, metadata={"above": 0, "at_most": 1})
     """Minimum share of the text in a long span; the maximum is all."""
 
+    needs_dense_attention = "all tokens of a blank share its position, so no window bounds them"
+
 
 SIZES = parts.make_sizes(Config)
 RECIPES = parts.TRANSFORMER_RECIPES

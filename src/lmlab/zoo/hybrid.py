@@ -133,7 +133,7 @@ def build(config: Config, vocabulary: Vocabulary) -> CausalLM:
 def make_hybrid_block(config: Config, name: str) -> Block:
     """A block with the named mixer and a feed-forward layer."""
     makers: dict[str, Callable[[], SequenceMixer]] = {
-        ATTENTION: lambda: parts.make_attention(config, parts.attention_positions(config))
+        ATTENTION: lambda: parts.make_self_attention(config)
     }
     make = makers.get(name) or partial(build_cell, name, config.width, config.width)
     return Block(

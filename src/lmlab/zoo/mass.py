@@ -19,7 +19,7 @@ from lmlab.objectives.denoising_base import DenoisingSpecialTokens
 from lmlab.objectives.masked_span import ContiguousSpan, MASSObjective
 from lmlab.objectives.masking.token_masking import MaskReplacement
 from lmlab.zoo._transformer import make_encoder_decoder, make_softmax, make_token_embedding
-from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, DecoderConfig, make_sizes
+from lmlab.zoo._transformer_config import TRANSFORMER_RECIPES, EncoderDecoderConfig, make_sizes
 
 CARD = Card(
     family="transformer",
@@ -34,7 +34,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(DecoderConfig):
+class Config(EncoderDecoderConfig):
     """Settings of MASS."""
 
     pre_norm: bool = False
@@ -68,7 +68,7 @@ def build(config: Config, vocabulary: Vocabulary) -> MASS:
     )
     return MASS(
         vocabulary=vocabulary,
-        backbone=make_encoder_decoder(config, tokens),
+        backbone=make_encoder_decoder(config, tokens, shared=config.tied_encoder_decoder),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=MASSObjective(
             DenoisingSpecialTokens.from_vocabulary(vocabulary),

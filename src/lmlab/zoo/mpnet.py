@@ -43,6 +43,8 @@ class Config(parts.BERTEncoderConfig):
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Share of the tokens that are predicted, the last in the order."""
 
+    needs_dense_attention = "two-stream attention predicts in every order, and a window follows one"
+
 
 SIZES = parts.make_sizes(Config)
 RECIPES = parts.TRANSFORMER_RECIPES

@@ -77,6 +77,8 @@ class Config(RetrieverConfig):
     """Maximum length of a text or question."""
     document_length: int = field(default=32, metadata={"at_least": 4})
     """Maximum tokens of a document, special tokens included."""
+    title_separator: bool = False
+    """Separate title and body of a document by </s>, as in the paper; else by a colon."""
     retrieved: int = field(default=4, metadata={"at_least": 0})
     """k, documents retrieved per text; 0 for a baseline without retrieval."""
     index: IndexKind = "flat"
@@ -158,6 +160,7 @@ def make_retriever(config: Config, vocabulary: Vocabulary, documents: Documents)
         width=questions.width,
         max_document_length=config.document_length,
         kind=config.index,
+        title_separator=config.title_separator,
     )
     return Retriever(
         questions,

@@ -60,6 +60,8 @@ class Config(MaskedLossConfig, TransformerConfig):
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Masking rate: share of the tokens that are masked and predicted."""
 
+    needs_dense_attention = "inducing points stand between all positions"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.positions not in SET_POSITIONS:

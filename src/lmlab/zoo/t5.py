@@ -45,7 +45,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(parts.DecoderConfig):
+class Config(parts.EncoderDecoderConfig):
     """Settings of T5: network, objectives and special tokens."""
 
     positions: parts.PositionName = "buckets"
@@ -107,7 +107,7 @@ def build(config: Config, vocabulary: Vocabulary) -> SentinelSeq2Seq:
         vocabulary, config.sentinels, first=config.first_sentinel, step=config.sentinel_step
     )
     tokens = make_token_embedding(config, decoder_vocabulary)
-    backbone = make_encoder_decoder(config, tokens)
+    backbone = make_encoder_decoder(config, tokens, shared=config.tied_encoder_decoder)
     init_t5_weights(backbone, tokens)
     return SentinelSeq2Seq(
         vocabulary=vocabulary,

@@ -31,15 +31,13 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(NextTokenLossConfig, parts.DecoderConfig):
+class Config(NextTokenLossConfig, parts.EncoderDecoderConfig):
     """Settings of the encoder-decoder."""
 
     positions: parts.PositionName = "sinusoidal"
     """learned, sinusoidal, concatenated, buckets (T5), shaw, alibi, rotary or none."""
     pre_norm: bool = False
     """Pre-norm: norm before each sublayer and a final one; else post-norm."""
-    tied_encoder_decoder: bool = False
-    """Whether encoder and decoder share all layers but cross-attention."""
     scaled_embeddings: bool = True
     """Whether to multiply embeddings by √width."""
     label_smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})

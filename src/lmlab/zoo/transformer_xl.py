@@ -98,6 +98,8 @@ class SegmentRecurrentConfig(DecoderConfig):
     untied_position_biases: bool = False
     """Whether each layer has its own u and v; else all share them, as in the authors' code."""
 
+    needs_dense_attention = "segments with a memory bound what a position attends to"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.positions not in RELATIVE_POSITIONS:

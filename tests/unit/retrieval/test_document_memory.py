@@ -58,6 +58,39 @@ def test_title_is_prepended_unless_the_text_begins_with_it():
     assert document_text(Document(name="1", text="it barks")) == "it barks"
 
 
+def test_title_and_body_with_a_separator():
+    """<s> title </s> body </s>, whether or not the text begins with the title; cut at seven."""
+    documents = Documents(
+        [
+            Document(name="1", title="a b", text="c a"),
+            Document(name="2", title="b", text="b : c a c c c"),
+            Document(name="3", text="c"),
+        ]
+    )
+    memory = DocumentMemory(
+        documents, Vocabulary(size=8), width=3, max_document_length=7, title_separator=True
+    )
+    memory.setup_tokenizer(LetterTokenizer())
+    rows = [[2, 5, 6, 3, 7, 5, 3], [2, 6, 3, 7, 5, 7, 3], [2, 7, 3, 0, 0, 0, 0]]
+    assert memory.batch(torch.arange(3)).tokens.tolist() == rows
+    memory.embed(count_letters)
+    memory.replace(Document(name="3", title="c", text="a"), LetterTokenizer(), count_letters)
+    assert memory.batch(torch.tensor([2])).tokens.tolist() == [[2, 7, 3, 5, 3]]
+    other = memory.for_documents(documents, LetterTokenizer())
+    assert other.batch(torch.arange(3)).tokens.tolist() == rows
+
+
+def test_title_needs_a_separator_token():
+    with pytest.raises(UserError, match="titles need an end token to separate them"):
+        DocumentMemory(
+            Documents([Document(name="1", text="a")]),
+            Vocabulary(size=8, end=None),
+            width=3,
+            max_document_length=7,
+            title_separator=True,
+        )
+
+
 def test_search_ranks_by_inner_product(memory: DocumentMemory):
     """Counts of a, b, c are (1, 1, 0), (0, 1, 0), (2, 0, 1)."""
     assert memory.vectors.tolist() == [[1, 1, 0], [0, 1, 0], [2, 0, 1]]

@@ -102,6 +102,7 @@ class MultihopRowChecker:
     name = TASK_NAME
     fields = FIELDS
     reads_pairs: ClassVar[bool] = False
+    rows_like: ClassVar[str] = ""
 
     def __init__(self, shared: Mapping[str, str] | None = None) -> None:
         self.shared = shared or {}
