@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,7 +19,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from finishing import finished
 from record_file import RESULTS, mean_and_half_range
+
+import lmlab
 
 Record = dict[str, Any]
 
@@ -123,3 +127,20 @@ def _commit() -> str:
         "status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/benchmarks/*.py"
     )
     return git("rev-parse", "--short=8", "HEAD") + ("+" if changed else "")
+
+
+def train_model(system: str, data: Any, settings: Record, *, seed: int, **options: Any) -> Any:
+    """Train into a folder that is thrown away, and load the model."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = finished(
+            lmlab.train(
+                system,
+                data=data,
+                out=Path(folder) / "run",
+                settings=settings,
+                seed=seed,
+                quiet=True,
+                **options,
+            )
+        )
+        return lmlab.load(result.path)
