@@ -30,7 +30,7 @@ from lmlab.data.languages import capitals
 
 POOLINGS = ("all", "blanks", "stopped")
 ENERGIES = ("inner-product", "linear", "squared")
-SENTENCES, EPOCHS, PAIRS, CANDIDATES = 4000, 6, 300, 8
+SENTENCES, EPOCHS, PAIRS, CANDIDATES = 4000, 20, 300, 8
 
 
 def measure(pooling: str, energy: str, seed: int) -> Record:

@@ -4,9 +4,9 @@
 
 A small BERT is trained on a hundred sentences of `surnames`, so that counts differ from the
 language's probabilities, with one mask per sentence (rate 0.01; one at least) or with BERT's 15 %
-(several in some sentences). For every training sentence and position, its distribution at a single mask is compared
-with the counts of the training sentences that agree everywhere else, and with the language's own
-probabilities: total variation, weighted by the counts, after each number of steps.
+(several in some sentences). At the last character, which several complete, its distribution at a
+single mask is compared with the counts of the training sentences that agree everywhere else, and
+with the language's own probabilities: total variation, weighted by the counts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def measure(rate: float, steps: int, seed: int) -> Record:
     model = train_model("bert", corpus, SETTINGS | {"rate": rate}, seed=seed, steps=steps)
     counted = contexts(dict(counts))
     true = contexts(dict(surnames.truth().probabilities))
-    # A single context holds every kind of choice: only those with two or more answers tell.
+    # Only positions that several characters complete can tell counts from the language.
     open_contexts = [context for context, table in true.items() if len(table) > 1]
     distances = {"to the counts": 0.0, "to the language": 0.0, "counts to the language": 0.0}
     mass = 0.0
