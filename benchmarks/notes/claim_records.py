@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ def parse_arguments(description: str | None, name: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(description or name).splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS / "claims" / f"{name}.json")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="", help="part of a configuration, such as 'lstm'")
+    parser.add_argument("--only", default="", help="regular expression of configurations")
     parser.add_argument("--data", default=os.environ.get("LMLAB_DATA", "DATA"))
     parser.add_argument("--table", action="store_true", help="print stored records and exit")
     parser.add_argument("--figure", type=Path, help="draw the stored records and exit")
@@ -58,7 +59,7 @@ def measure_missing(
     wanted = [fields | {"seed": seed} for seed in range(options.seeds) for fields in configurations]
     for fields in wanted:
         name = " ".join(f"{key}={value}" for key, value in fields.items())
-        if options.only not in name or any(fields.items() <= r.items() for r in records):
+        if not re.search(options.only, name) or any(fields.items() <= r.items() for r in records):
             continue
         start = time.process_time()
         result = measure(**fields)
@@ -132,15 +133,22 @@ def _commit() -> str:
 def train_model(system: str, data: Any, settings: Record, *, seed: int, **options: Any) -> Any:
     """Train into a folder that is thrown away, and load the model."""
     with tempfile.TemporaryDirectory() as folder:
-        result = finished(
-            lmlab.train(
-                system,
-                data=data,
-                out=Path(folder) / "run",
-                settings=settings,
-                seed=seed,
-                quiet=True,
-                **options,
-            )
-        )
-        return lmlab.load(result.path)
+        return lmlab.load(_train(Path(folder), system, data, settings, seed, options).path)
+
+
+def held_out_loss(
+    system: str, data: Any, settings: Record, *, seed: int, **options: Any
+) -> tuple[float, int]:
+    """Train likewise: the held-out nats per token at the end, and the number of parameters."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = _train(Path(folder), system, data, settings, seed, options)
+        return float(result.loss), int(result.parameters)
+
+
+def _train(
+    folder: Path, system: str, data: Any, settings: Record, seed: int, options: Record
+) -> Any:
+    out = folder / "run"
+    return finished(
+        lmlab.train(system, data=data, out=out, settings=settings, seed=seed, quiet=True, **options)
+    )
