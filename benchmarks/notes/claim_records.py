@@ -118,15 +118,14 @@ def _save(path: Path, settings: Record, records: list[Record]) -> None:
 
 
 def _commit() -> str:
-    """The commit of the working tree, marked if src or the benchmarks differ from it."""
+    """The commit of the working tree, marked if src, the script or this file differ from it."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
-    changed = git(
-        "status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/benchmarks/*.py"
-    )
+    watched = (":/src", str(Path(__file__)), str(Path(sys.argv[0]).resolve()))
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", *watched)
     return git("rev-parse", "--short=8", "HEAD") + ("+" if changed else "")
 
 

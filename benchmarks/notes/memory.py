@@ -56,6 +56,13 @@ def texts(gaps: list[int], count: int, seed: int) -> list[str]:
     return [truths[generator.integers(len(truths))].sample(generator) for _ in range(count)]
 
 
+def write_corpus(folder: Path, gaps: list[int], seed: int) -> None:
+    """4,000 training texts, 200 validation and 200 test texts."""
+    for split, count in (("train", 4000), ("valid", 200), ("test", 200)):
+        lines = texts(gaps, count, seed=1000 * len(split) + seed)
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def steps_back(gap: int) -> int:
     """From the value to the position that predicts it: the dots, "?" and the key."""
     return gap + 2
@@ -67,9 +74,7 @@ def recall(system: str, gaps: str, learning_rate: float, seed: int) -> Record:
     tested = GAPS if gaps == "mixed" else trained
     with tempfile.TemporaryDirectory() as name:
         folder, run = Path(name), Path(name) / "run"
-        for split, count in (("train", 4000), ("valid", 200), ("test", 200)):
-            lines = texts(trained, count, seed=1000 * len(split) + seed)
-            (folder / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_corpus(folder, trained, seed)
         results = {}
         for steps in STEPS:
             settings = SETTINGS | {"learning_rate": learning_rate}

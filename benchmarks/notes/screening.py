@@ -7,7 +7,7 @@ hamming emission (eight parts; a mismatch is a sigmoid agreement below a half) a
 softmax (a mismatch is a negative inner product of a part) are trained on the words of multi30k.
 Measured on held-out positions, for every number m of mismatches from which a candidate is dropped:
 the share of the vocabulary that is left, and the probability mass (of the model) and true next
-words that are left with it; beside them the mass of equally many words, the most probable on average.
+words that are left with it; beside them the mass of as many words, the most probable on average.
 """
 
 from __future__ import annotations

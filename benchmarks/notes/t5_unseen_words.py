@@ -80,9 +80,7 @@ def fill(model: Any, words: list[str], index: int) -> str:
     """The most probable filling of the blank."""
     text = " ".join([*words[:index], "<mask>", *words[index + 1 :]])
     (filled,) = model.fill([text], blanks=True)
-    before, after = " ".join([*words[:index], ""]), " ".join(["", *words[index + 1 :]])
-    whole = str(filled.text)
-    return whole[len(before) : len(whole) - len(after)].strip()
+    return str(filled.candidates[0].answers[0]).strip()
 
 
 def main() -> None:
