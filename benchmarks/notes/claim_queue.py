@@ -1,13 +1,16 @@
 """The claims' benchmarks as experiments of the queue: command, cost, and when they are finished.
 
-    python benchmarks/notes/claim_queue.py [--records benchmarks/results]
+    python benchmarks/notes/claim_queue.py                    # prints the state of each
+    python benchmarks/notes/claim_queue.py --write docs/notes.md
 
-prints each with the records that it has and shall have.
+Each can be killed and begun again: its file is saved after every record. `experiments()` is for
+`run_queue.py`, the queue of all long experiments.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,15 +125,64 @@ RUNS = (
 )
 
 
+def table(records: Path) -> str:
+    """The state of every command, as Markdown."""
+    lines = ["| experiment | records | minutes left | command |", "|---|---|---|---|"]
+    for run in RUNS:
+        done = run.done(records)
+        left = run.minutes * (1 - min(done / run.total, 1.0))
+        command = " ".join(f"'{part}'" if " " in part else part for part in run.command)
+        state = f"{left:.0f}, queued" if done < run.total else "0"
+        shown = command.replace("{data}", "DATA")
+        lines.append(f"| {run.name} | {done} of {run.total} | {state} | `python {shown}` |")
+    return "\n".join(lines)
+
+
+def write_into(page: Path, records: Path) -> None:
+    """Replace the text between the two markers in a page."""
+    begin, end = "<!-- claims' queue -->", "<!-- end of claims' queue -->"
+    before, marker, rest = page.read_text(encoding="utf-8").partition(begin)
+    assert marker, f"{page} has no {begin}"
+    after = rest.partition(end)[2]
+    page.write_text(f"{before}{begin}\n{table(records)}\n{end}{after}", encoding="utf-8")
+
+
+def experiments() -> list[Any]:
+    """The same as experiments of `run_queue.py`, which knows when they are finished by `done`."""
+    experiment = importlib.import_module("experiment")
+
+    @dataclass(frozen=True, kw_only=True)
+    class ClaimExperiment(experiment.Experiment):  # type: ignore[name-defined,misc]
+        """Finished when all records are there; killed at any moment, it loses one of them."""
+
+        claim: ClaimRun
+
+        def finished(self, folders: Any) -> bool:
+            return self.claim.done(folders.records) >= self.claim.total
+
+    return [
+        ClaimExperiment(
+            name=run.name,
+            group="claims",
+            command=run.command,
+            minutes=run.minutes,
+            record=run.record,
+            claim=run,
+        )
+        for run in RUNS
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=Path, default=RESULTS)
+    parser.add_argument("--write", type=Path, help="update the table in this page")
     options = parser.parse_args()
-    left = 0.0
-    for run in RUNS:
-        done = run.done(options.records)
-        left += run.minutes * (1 - min(done / run.total, 1.0))
-        print(f"{run.name:28} {done:3} of {run.total:3} records, {run.minutes:4.0f} min in all")
+    if options.write:
+        write_into(options.write, options.records)
+        return
+    left = sum(r.minutes * (1 - min(r.done(options.records) / r.total, 1.0)) for r in RUNS)
+    print(table(options.records))
     print(f"{left / 60:.1f} core-hours left")
 
 

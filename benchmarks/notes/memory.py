@@ -126,6 +126,7 @@ def plot(records: list[Record], path: Path) -> None:
             axes.axhline(1 / 8, color="grey", linewidth=0.6)
             axes.set_xscale("log")
             axes.set_xticks([7, 22, 42, 98], labels=["7", "22", "42", "98"])
+            axes.minorticks_off()
             axes.set_title(f"{steps:,} steps, learning rate {rate}", fontsize=9)
         grid[0, 0].legend(frameon=False, fontsize=8)
         figure.supxlabel("steps between the value and its use")

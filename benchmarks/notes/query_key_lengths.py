@@ -122,6 +122,8 @@ def plot(records: list[Record], path: Path) -> None:
         panels[1].set_title("attention moved if all keys were equally long", fontsize=9)
         for axes in panels:
             axes.set_xscale("log")
+            axes.set_xticks(STEPS, labels=[f"{steps:,}" for steps in STEPS])
+            axes.minorticks_off()
             axes.set_xlabel("training steps")
             axes.set_ylim(bottom=0)
         panels[0].legend(frameon=False, fontsize=8)
