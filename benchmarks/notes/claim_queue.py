@@ -138,7 +138,7 @@ def table(records: Path) -> str:
     return "\n".join(lines)
 
 
-def write_into(page: Path, records: Path) -> None:
+def write_into(page: Path, records: Path = RESULTS) -> None:
     """Replace the text between the two markers in a page."""
     begin, end = "<!-- claims' queue -->", "<!-- end of claims' queue -->"
     before, marker, rest = page.read_text(encoding="utf-8").partition(begin)

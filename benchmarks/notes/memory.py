@@ -128,7 +128,7 @@ def plot(records: list[Record], path: Path) -> None:
             axes.set_xticks([7, 22, 42, 98], labels=["7", "22", "42", "98"])
             axes.minorticks_off()
             axes.set_title(f"{steps:,} steps, learning rate {rate}", fontsize=9)
-        grid[0, 0].legend(frameon=False, fontsize=8)
+        grid[1, 0].legend(frameon=False, fontsize=8)
         figure.supxlabel("steps between the value and its use")
         figure.supylabel("probability of the value")
 
