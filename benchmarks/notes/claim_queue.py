@@ -3,34 +3,31 @@
     python benchmarks/notes/claim_queue.py                    # prints the state of each
     python benchmarks/notes/claim_queue.py --write docs/notes.md
 
-Each can be killed and begun again: its file is saved after every record. `experiments()` is for
-`run_queue.py`, the queue of all long experiments.
+Each can be killed and begun again: its file is saved after every record.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parents[1] / "results"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from experiment import RESULTS, Experiment, Folders
+
 SEEDS = 3
+DATA = ("--data", "{data}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimRun:
-    """One command; finished when its file has a record for each configuration and seed."""
+class ClaimRun(Experiment):
+    """Finished when its file has a record for each configuration and seed."""
 
-    name: str
-    command: tuple[str, ...]
-    """A script of the repository and its arguments; {data} is the folder of the corpora."""
-    minutes: float
-    """Estimated minutes on one core, from beginning to end."""
-    record: str
-    """File below the records."""
+    group: str = "claims"
     configurations: int
     where: dict[str, Any] = field(default_factory=dict)
     """Fields of the records that count, where a file has those of several commands."""
@@ -46,6 +43,12 @@ class ClaimRun:
             return 0
         stored = json.loads(path.read_text(encoding="utf-8"))["records"]
         return sum(self.where.items() <= record.items() for record in stored)
+
+    def finished(self, folders: Folders) -> bool:
+        return self.done(folders.records) >= self.total
+
+    def minutes_left(self, folders: Folders) -> float:
+        return self.minutes * (1 - min(self.done(folders.records) / self.total, 1.0))
 
 
 def claim(name: str, configurations: int, minutes: float, *arguments: str) -> ClaimRun:
@@ -90,7 +93,6 @@ def cells(corpus: str, minutes: float) -> ClaimRun:
     )
 
 
-DATA = ("--data", "{data}")
 RUNS = (
     memory("mixed", 14),
     memory("5", 8),
@@ -127,10 +129,11 @@ RUNS = (
 
 def table(records: Path) -> str:
     """The state of every command, as Markdown."""
+    folders = Folders(runs=Path("runs"), records=records)
     lines = ["| experiment | records | minutes left | command |", "|---|---|---|---|"]
     for run in RUNS:
         done = run.done(records)
-        left = run.minutes * (1 - min(done / run.total, 1.0))
+        left = run.minutes_left(folders)
         command = " ".join(f"'{part}'" if " " in part else part for part in run.command)
         state = f"{left:.0f}, queued" if done < run.total else "0"
         shown = command.replace("{data}", "DATA")
@@ -147,30 +150,9 @@ def write_into(page: Path, records: Path = RESULTS) -> None:
     page.write_text(f"{before}{begin}\n{table(records)}\n{end}{after}", encoding="utf-8")
 
 
-def experiments() -> list[Any]:
-    """The same as experiments of `run_queue.py`, which knows when they are finished by `done`."""
-    experiment = importlib.import_module("experiment")
-
-    @dataclass(frozen=True, kw_only=True)
-    class ClaimExperiment(experiment.Experiment):  # type: ignore[name-defined,misc]
-        """Finished when all records are there; killed at any moment, it loses one of them."""
-
-        claim: ClaimRun
-
-        def finished(self, folders: Any) -> bool:
-            return self.claim.done(folders.records) >= self.claim.total
-
-    return [
-        ClaimExperiment(
-            name=run.name,
-            group="claims",
-            command=run.command,
-            minutes=run.minutes,
-            record=run.record,
-            claim=run,
-        )
-        for run in RUNS
-    ]
+def experiments() -> list[ClaimRun]:
+    """All of them, for `run_queue.py`."""
+    return list(RUNS)
 
 
 def main() -> None:
@@ -181,9 +163,7 @@ def main() -> None:
     if options.write:
         write_into(options.write, options.records)
         return
-    left = sum(r.minutes * (1 - min(r.done(options.records) / r.total, 1.0)) for r in RUNS)
     print(table(options.records))
-    print(f"{left / 60:.1f} core-hours left")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from claim_records import Record, measure_missing, parse_arguments, print_means
+from finishing import finished
 from memory import MIXED, SETTINGS, probability, texts, write_corpus
 
 import lmlab
@@ -37,15 +38,17 @@ def measure(system: str, seed: int) -> Record:
     write_corpus(corpus, list(range(MIXED + 1)), seed)
     result = {}
     for steps in STEPS:
-        lmlab.train(
-            system,
-            data=str(corpus),
-            out=run,
-            settings=SETTINGS | {"learning_rate": RATE},
-            steps=steps,
-            seed=seed,
-            resume=steps > STEPS[0],
-            quiet=True,
+        finished(
+            lmlab.train(
+                system,
+                data=str(corpus),
+                out=run,
+                settings=SETTINGS | {"learning_rate": RATE},
+                steps=steps,
+                seed=seed,
+                resume=steps > STEPS[0],
+                quiet=True,
+            )
         )
         model = lmlab.load(run)
         result[f"after {steps}"] = gradient(model, texts([GAP], 100, seed=7))

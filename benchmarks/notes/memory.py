@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from claim_records import Record, measure_missing, parse_arguments, print_means
+from finishing import finished
 
 import lmlab
 from lmlab.core.batch import Batch
@@ -79,7 +80,11 @@ def recall(system: str, gaps: str, learning_rate: float, seed: int) -> Record:
         for steps in STEPS:
             settings = SETTINGS | {"learning_rate": learning_rate}
             budget: dict[str, Any] = {"steps": steps, "seed": seed, "resume": steps > STEPS[0]}
-            lmlab.train(system, data=str(folder), out=run, settings=settings, quiet=True, **budget)
+            finished(
+                lmlab.train(
+                    system, data=str(folder), out=run, settings=settings, quiet=True, **budget
+                )
+            )
             model = lmlab.load(run)
             results[str(steps)] = {
                 str(steps_back(gap)): probability(model, texts([gap], 200, seed=seed + 7))

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from claim_records import Record, measure_missing, parse_arguments, print_means
+from finishing import finished
 from torch import Tensor
 
 import lmlab
@@ -50,15 +51,17 @@ def measure(normalised: bool, seed: int) -> Record:
         run = Path(folder) / "run"
         for steps in STEPS:
             settings = SETTINGS | {"cosine_attention": normalised}
-            result = lmlab.train(
-                "gpt",
-                data=corpus,
-                out=run,
-                settings=settings,
-                steps=steps,
-                seed=seed,
-                resume=steps > STEPS[0],
-                quiet=True,
+            result = finished(
+                lmlab.train(
+                    "gpt",
+                    data=corpus,
+                    out=run,
+                    settings=settings,
+                    steps=steps,
+                    seed=seed,
+                    resume=steps > STEPS[0],
+                    quiet=True,
+                )
             )
             model = lmlab.load(run)
             texts = [example.text for example in corpus.splits["test"]][:TEXTS]
