@@ -1,7 +1,7 @@
 """Four masked-LM scorers on eleven Chinese sentences, by a BERT trained on `capitals`.
 
     python benchmarks/eleven.py [--epochs 12] [--seeds 3] [--out benchmarks/results/eleven.json]
-    python benchmarks/eleven.py --notes     # the same for the scores of bert-base-chinese
+    python benchmarks/eleven.py --notes     # the same for bert-base-chinese, and both compared
     python benchmarks/eleven.py --draw benchmarks/results/eleven.json [--figure FILE.svg]
 
 The scorers are those of `lmlab score --method`: simple (nothing masked), raw (each token masked,
@@ -45,6 +45,7 @@ SENTENCES = (
     "法本的首都是巴京",
 )
 """All sentences, in the order of the published scores."""
+RECORD = Path(__file__).parent / "results" / "eleven.json"
 BLANKS = (1, 2, 7, 8)
 SCORERS = ("simple", "raw", "norm", "raw-k-mask")
 PUBLISHED_SCORES = {
@@ -122,23 +123,41 @@ def plot(record: dict[str, Any], path: Path) -> None:
     from lmlab.plotting.figure import FigureSpec, render_figure, standalone_svg
 
     scores = record["records"][0]["scores"]
-    columns = [[scores[name][text] for text in SENTENCES] for name in scores]
-    values = np.array([scaled(column) for column in columns]).T
+    ours = {name: [scores[name][text] for text in SENTENCES] for name in scores}
+    published = {f"{name}, no head": list(values) for name, values in PUBLISHED_SCORES.items()}
     labels = tuple(f"{'✓' if text in TRUE else '✗'} {text}" for text in SENTENCES)
-    heat_map = HeatMap(
-        values=values,
-        rows=HeatMapAxis(name="", labels=labels),
-        columns=HeatMapAxis(name="scorer", labels=tuple(scores), max_label_length=24),
-    )
+
+    def heat_map(columns: dict[str, list[float]], name: str) -> HeatMap:
+        return HeatMap(
+            values=np.array([scaled(column) for column in columns.values()]).T,
+            rows=HeatMapAxis(name="", labels=labels),
+            columns=HeatMapAxis(name=name, labels=tuple(columns), max_label_length=24),
+        )
+
+    heat_maps = [heat_map(ours, "a BERT of ours"), heat_map(published, "the notes' scores")]
 
     def draw_figure(figure: Figure) -> None:
-        draw_heat_maps(figure, [heat_map], title="Eleven sentences, each scorer scaled from 0 to 1")
+        draw_heat_maps(figure, heat_maps, title="Eleven sentences, each scorer scaled from 0 to 1")
 
-    width, height = heat_maps_size([heat_map])
+    width, height = heat_maps_size(heat_maps)
     spec = FigureSpec(
         name="eleven", title="", caption="", draw=draw_figure, width=width, height=height
     )
     path.write_text(standalone_svg(render_figure(spec).svg), encoding="utf-8")
+
+
+def rank_correlations(record: dict[str, Any]) -> dict[str, list[float]]:
+    """Spearman's correlation over the eleven of our scores and the published ones, by seed."""
+    from lmlab.scoring.word_vectors import spearman
+
+    published = dict(zip(SCORERS, PUBLISHED_SCORES.values(), strict=True))
+    return {
+        name: [
+            spearman(list(published[name.split(",")[0]]), [r["scores"][name][t] for t in SENTENCES])
+            for r in record["records"]
+        ]
+        for name in record["records"][0]["scores"]
+    }
 
 
 def scaled(values: list[float]) -> list[float]:
@@ -161,6 +180,9 @@ def main() -> None:
         for name, scores in PUBLISHED_SCORES.items():
             accuracy = ranking_accuracy(dict(zip(SENTENCES, scores, strict=True)))
             print(f"{name}: {8 * accuracy:.0f} of 8")
+        record = json.loads(RECORD.read_text(encoding="utf-8"))
+        for name, values in rank_correlations(record).items():
+            print(f"{name}: rank correlation {', '.join(f'{value:.2f}' for value in values)}")
         return
     if options.draw:
         plot(json.loads(options.draw.read_text(encoding="utf-8")), options.figure)

@@ -33,13 +33,14 @@ from typing import Self
 from experiment import RESULTS, Experiment, Folders
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("notes/leak", "notes/run", "notes/pictures")
+SOURCES = ("notes/leak", "notes/run", "notes/pictures", "notes/claim_queue")
 """Benchmarks with an `experiments()`, and a `write_into(page)` if a page shows their results."""
 GROUPS = (
     "leak",
     "cath-l20",
     "words",
     "characters",
+    "claims",
     "seeds",
     "cath-l100",
     "parents, windows, slots",

@@ -143,3 +143,34 @@ def test_quoted_accuracy_of_cloze_and_head_matches_record(monkeypatch) -> None:
         ]
         assert cells(text, str(examples)) == expected
     assert {entry["majority"] for entry in records} == {0.689}
+
+
+def test_quoted_claims_match_records() -> None:
+    text = page("notes.md")
+
+    def rows(name: str, **where: Any) -> list[dict[str, Any]]:
+        stored = record(f"claims/{name}.json")["records"]
+        return sorted((r for r in stored if where.items() <= r.items()), key=lambda r: r["seed"])
+
+    def quoted(values: list[float], digits: int = 3) -> str:
+        return ", ".join(f"{value:.{digits}f}" for value in values)
+
+    [nce] = [line for line in text.splitlines() if line.startswith("| NCE leads to the counts")]
+    for loss in ("maximum likelihood", "nce 25", "nce 1"):
+        assert quoted([r["p(是|我)"] for r in rows("nce-four-sentences", loss=loss)]) in nce
+    assert max(r["p(else|我)"] for r in rows("nce-four-sentences")) < 0.0035
+
+    [counts] = [line for line in text.splitlines() if line.startswith("| with single masks")]
+    single = rows("single-mask-counts", rate=0.01, steps=1500)
+    for key in ("to the counts", "to the language", "counts to the language"):
+        assert quoted([r[key] for r in single]) in counts
+
+    [ambiguity] = [line for line in text.splitlines() if line.startswith("| an ambiguity")]
+    for parts in (1, 2):
+        means = [
+            np.mean([r["KL"] for r in rows("expectation-mixture", **fields)])
+            for fields in (
+                {"model": "expectation", "parts": parts, "width": width} for width in (2, 4, 8, 16)
+            )
+        ]
+        assert quoted([float(mean) for mean in means], 2) in ambiguity
