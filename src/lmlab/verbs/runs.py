@@ -59,7 +59,7 @@ def runs(
     A run is running, finished, stopped (`--resume` continues it) or failed. The index, in the
     user's cache, only makes it quicker.
 
-    >>> [run.status for run in lmlab.runs("runs", where="system=ngram")]
+    >>> [run.status for run in lmlab.runs("runs/ngram", where="system=ngram")]
     ['finished']
     """
     check_path(folder, "folder")

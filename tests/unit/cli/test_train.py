@@ -50,7 +50,7 @@ def test_resume_continues_to_a_larger_budget(lmlab, tmp_path: Path) -> None:
         (("lstn", *QUICK), "there is no system called 'lstn'; did you mean 'lstm'"),
         (("zzzz", *QUICK), "there is no system called 'zzzz'; lmlab systems lists all names."),
         (("lstm", *QUICK, "--documents", "wiki"), "--documents does not apply to lstm"),
-        (("lstm", *QUICK, "--base", "runs/x"), "--base does not apply to lstm"),
+        (("lstm", *QUICK, "--base", "runs/x"), "there is no run at runs/x"),
         (("lstm", *QUICK, "--encoder", "runs/x"), "--encoder does not apply to lstm"),
         (("ebm", *QUICK, "--encoder", "runs/x"), "runs/x"),
         (("lstm", *QUICK, "--knowledge", "wordnet"), "--knowledge does not apply to lstm"),

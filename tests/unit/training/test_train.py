@@ -157,7 +157,7 @@ def test_resume_with_other_data_or_system_is_rejected(corpus: Path, tmp_path: Pa
         ({"size": "smal"}, "no size of lstm called 'smal'; did you mean 'small'"),
         ({"recipe": "note"}, "no recipe called 'note'; did you mean 'notes'"),
         ({"objective": "masked"}, "can't be trained with the objective 'masked'.*next-token"),
-        ({"base": "x"}, "--base does not apply to lstm"),
+        ({"base": "x"}, "there is no run at x"),
         ({"documents": "x"}, "--documents does not apply to lstm"),
         ({"knowledge": "x"}, "--knowledge does not apply to lstm"),
         ({"settings": {"epochs": "none"}}, "a training needs a budget"),
