@@ -10,6 +10,7 @@ within one tick of its clock; it is not stored, nor is one with a lock file, whi
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sqlite3
@@ -76,7 +77,13 @@ class RunIndex:
         except sqlite3.DatabaseError:
             self.discard()
             return {}
-        return _parse_rows(rows)
+        collects = gc.isenabled()
+        gc.disable()  # all these objects stay: looking for cycles among them is in vain
+        try:
+            return _parse_rows(rows)
+        finally:
+            if collects:
+                gc.enable()
 
     def save(self, changed: Mapping[str, IndexedFolder], gone: Iterable[str]) -> None:
         """Store folders, and forget others, in one transaction."""
