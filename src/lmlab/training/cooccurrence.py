@@ -159,11 +159,23 @@ def count_cooccurrences(
     total = sum(run.pairs for run in runs)
     buckets: list[list[Segment]] = [[] for _ in range(max(1, -(-total // (capacity // 2))))]
     shuffled, generator = PairFile(folder), np.random.default_rng(seed)
-    for merged in merge_runs(runs, block=block):
+    for merged in _joined(merge_runs(runs, block=block), size=capacity // 4):
         which = generator.integers(len(buckets), size=len(merged))
         for index, bucket in enumerate(buckets):
             bucket.append(shuffled.append(merged[which == index]))
     return Cooccurrences(buckets=[bucket for bucket in buckets if bucket], runs=len(first_runs))
+
+
+def _joined(blocks: Iterator[PairCounts], size: int) -> Iterator[PairCounts]:
+    """Consecutive blocks joined to at least `size` pairs, so that buckets have few segments."""
+    held: list[PairCounts] = []
+    for block in blocks:
+        held.append(block)
+        if sum(map(len, held)) >= size:
+            yield np.concatenate(held)
+            held = []
+    if held:
+        yield np.concatenate(held)
 
 
 def _merged(runs: Sequence[Segment], block: int) -> Segment:
