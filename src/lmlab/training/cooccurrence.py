@@ -27,6 +27,8 @@ PAIR_COUNT = np.dtype([("key", "<i8"), ("count", "<f8")])
 """A key and its count; 16 bytes."""
 BYTES_PER_PAIR = 80
 """Peak bytes per pair while pairs are sorted and summed, working copies included."""
+MERGED_AT_ONCE = 16
+"""Sorted runs merged in one pass, so that enough pairs of each are in memory."""
 PairCounts = NDArray[np.void]
 """(N,) records of PAIR_COUNT."""
 
@@ -145,18 +147,41 @@ def count_cooccurrences(
     """Count the co-occurrences of a text, with at most `memory_mb` MB of pairs in memory.
 
     `folder` is where the unnamed files are; `seed` deals out the pairs. Cost: 2 · window pairs for
-    each word, sorted in pieces; on disk at most 16 bytes for each pair of all runs, twice.
+    each word, sorted in pieces; on disk 16 bytes for each pair of all runs, once more for
+    each pass of merging.
     """
     capacity = max(64, int(memory_mb * 2**20) // BYTES_PER_PAIR)
-    runs = _sorted_runs(stream, window, capacity, PairFile(folder))
+    runs = first_runs = _sorted_runs(stream, window, capacity, PairFile(folder))
+    block = max(1, capacity // (2 * MERGED_AT_ONCE))
+    while len(runs) > MERGED_AT_ONCE:
+        groups = range(0, len(runs), MERGED_AT_ONCE)
+        runs = [_merged(runs[first : first + MERGED_AT_ONCE], block) for first in groups]
     total = sum(run.pairs for run in runs)
     buckets: list[list[Segment]] = [[] for _ in range(max(1, -(-total // (capacity // 2))))]
     shuffled, generator = PairFile(folder), np.random.default_rng(seed)
-    for merged in merge_runs(runs, block=max(1, capacity // (2 * max(len(runs), 1)))):
+    for merged in _joined(merge_runs(runs, block=block), size=capacity // 4):
         which = generator.integers(len(buckets), size=len(merged))
         for index, bucket in enumerate(buckets):
             bucket.append(shuffled.append(merged[which == index]))
-    return Cooccurrences(buckets=[bucket for bucket in buckets if bucket], runs=len(runs))
+    return Cooccurrences(buckets=[bucket for bucket in buckets if bucket], runs=len(first_runs))
+
+
+def _joined(blocks: Iterator[PairCounts], size: int) -> Iterator[PairCounts]:
+    """Consecutive blocks joined to at least `size` pairs, so that buckets have few segments."""
+    held: list[PairCounts] = []
+    for block in blocks:
+        held.append(block)
+        if sum(map(len, held)) >= size:
+            yield np.concatenate(held)
+            held = []
+    if held:
+        yield np.concatenate(held)
+
+
+def _merged(runs: Sequence[Segment], block: int) -> Segment:
+    """The runs merged into one, at the end of their file."""
+    pieces = [runs[0].file.append(pairs) for pairs in merge_runs(runs, block=block)]
+    return Segment(file=runs[0].file, start=pieces[0].start, pairs=bucket_size(pieces))
 
 
 def _sorted_runs(stream: WordStream, window: int, capacity: int, file: PairFile) -> list[Segment]:
