@@ -11,7 +11,6 @@ from lmlab.core.protocols import Countable, ExpectationMaximisation
 from lmlab.training.data_loaders import TrainingData
 from lmlab.training.distributed import shard_batch
 from lmlab.training.fitter_progress import restore_progress, save_progress
-from lmlab.training.glove_fitter import fit_glove
 from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.stopping import ValidationCourse
@@ -121,10 +120,17 @@ def _validate(job: FitJob, progress: Progress) -> float | None:
     return held_out.loss
 
 
+def fit_cooccurrences(job: FitJob) -> FitResult:
+    """GloVe, see `fit_glove`; imported when it is used."""
+    from lmlab.training.glove_fitter import fit_glove
+
+    return fit_glove(job)
+
+
 FITTERS: dict[str, Callable[[FitJob], FitResult]] = {
     "gradient": fit_by_gradient,
     "counting": fit_by_counting,
     "em": fit_by_em,
     "words": fit_word2vec,
-    "cooccurrence": fit_glove,
+    "cooccurrence": fit_cooccurrences,
 }
