@@ -96,7 +96,10 @@ def list_trials(plan: SweepPlan, out: Path) -> Sweep:
             break
         known.append(KnownTrial(point=point, value=None, running=True))
     planned = {number: trial.point for number, trial in enumerate(known)}
-    return summarise_sweep(plan, log, planned=planned, finished=False)
+    sweep = summarise_sweep(plan, log, planned=planned, finished=False)
+    if plan.search.adaptive and len(known) < plan.trials:
+        sweep = replace(sweep, notes=(*sweep.notes, "The other trials depend on results."))
+    return sweep
 
 
 class SweepSource:

@@ -275,6 +275,14 @@ def test_dry_run_lists_the_trials_and_writes_nothing(corpus: str, tmp_path: Path
     )
 
 
+def test_dry_run_of_an_adaptive_search_says_that_later_trials_are_open(corpus: str, tmp_path: Path):
+    space = {"width": {"low": 4, "high": 99}}
+    adaptive = spec(corpus, search="tpe", trials=9, space=space)
+    listed = lmlab.sweep(adaptive, out=tmp_path / "none", dry_run=True)
+    assert len(listed.trials) == 4  # as many as start without a result
+    assert listed.notes == ("The other trials depend on results.",)
+
+
 def test_sampled_points_can_all_be_trained(corpus: str, tmp_path: Path):
     """A width must be a multiple of the heads."""
     course = spec(corpus, system="gpt", search="random", trials=9)
