@@ -28,5 +28,6 @@ def test_kind_of_scorer_and_the_page_on_energies(workspace: Workspace, name: str
     assert tested.card.kind in SCORE_KINDS_OF[kind]
     page = (Path(__file__).parents[2] / "docs" / "energies.md").read_text(encoding="utf-8")
     [listed] = re.findall(r"\*\*Whole texts only\*\*: (.*?)\.", page, re.DOTALL)
-    scores_whole_texts_only = kind in ("energy", "whole-text") and not tested.card.conditional
+    scores_texts = "LogProb" in tested.card.protocols and not tested.card.conditional
+    scores_whole_texts_only = scores_texts and kind in ("energy", "whole-text")
     assert (name in re.findall(r"`([\w-]+)`", listed)) == scores_whole_texts_only

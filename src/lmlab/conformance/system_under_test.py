@@ -99,9 +99,17 @@ class Workspace:
     def base(self, name: str) -> Path:
         """A tiny run of a system that others are built on, trained once."""
         run = self.folder / f"base-{name}"
-        return run if run.exists() else replace(self, settings={}).train(name, run)
+        return run if run.exists() else self.train(name, run, settings={})
 
-    def train(self, name: str, out: Path, *, steps: int = STEPS, resume: bool = False) -> Path:
+    def train(
+        self,
+        name: str,
+        out: Path,
+        *,
+        steps: int = STEPS,
+        resume: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Path:
         """A tiny run. An iteration of EM goes over all the text: it takes epochs, at most ten."""
         card = find_system(name)
         result = train(
@@ -109,7 +117,7 @@ class Workspace:
             data=str(self.corpus),
             out=out,
             size="tiny",
-            settings=SETTINGS | dict(self.settings),
+            settings=SETTINGS | dict(self.settings if settings is None else settings),
             steps=steps if card.fitting in ("gradient", "words", "cooccurrence") else None,
             epochs=min(steps, 10) if card.fitting == "em" else None,
             quiet=True,

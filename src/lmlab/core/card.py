@@ -44,6 +44,9 @@ class Card:
     """Options of `train` that it requires or uses: base, encoder, documents, knowledge."""
     base: str = ""
     """A system that can be its base, if it needs one; used by tests and figures."""
+    initialised_by_own_runs: bool = False
+    """Whether a `--base` of the system itself initialises it as any base does, so that its sizes
+    and encoders may change, instead of continuing that run's training."""
     uses_annotated_mentions: bool = False
     """Whether it uses a corpus's entity annotations although it has no knowledge base."""
     default_memories: Mapping[str, str] = field(default_factory=dict)

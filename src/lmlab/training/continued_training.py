@@ -107,7 +107,7 @@ def resolve_continued(
     """
     if resumed is not None:
         return _resumed(path, resumed, run)
-    if path is None:
+    if path is None or card.initialised_by_own_runs:
         return None
     config = RunFolder(Path(path)).read_config()
     if config.system != card.name:

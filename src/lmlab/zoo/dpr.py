@@ -31,6 +31,7 @@ CARD = Card(
     protocols=("LogProb", "Encode", "EncodeQueries"),
     objectives=("in-batch",),
     needs=("base",),
+    initialised_by_own_runs=True,
     conditional=True,
     corpus="wordnet-examples",
     baseline="chance",
