@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lmlab.core.options import Option
 from lmlab.core.shared_options import Jobs
+from lmlab.core.tracking_options import Track
 
 if TYPE_CHECKING:
     from lmlab.experiments.executors import Executor
@@ -23,6 +24,7 @@ class SweepOptions:
     retry_failed: Annotated[bool, Option("Train the failed trials of an earlier call again.")] = (
         False
     )
+    track: Track = ()
     quiet: bool = False
     executor: Executor | None = None
     """Where the trainings run, if not in `jobs` processes of this machine."""

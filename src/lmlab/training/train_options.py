@@ -20,6 +20,7 @@ from lmlab.core.shared_options import (
     TextTokenizer,
     settings_option,
 )
+from lmlab.core.tracking_options import Track
 
 StoppingRule = Callable[[Sequence[float]], bool]
 """Whether a training with these validation losses so far ends; the same losses, the same answer."""
@@ -112,6 +113,7 @@ class TrainOptions:
         ),
     ] = None
     resume: Resume = False
+    track: Track = ()
     errors: RunErrors = None
     quiet: bool = False
     metric: MetricFactory | None = None
