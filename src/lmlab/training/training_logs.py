@@ -316,4 +316,3 @@ def _is_valid(line: Mapping[str, Any]) -> bool:
         and isinstance(norms, dict)
         and all(type(value) in (int, float) for value in norms.values())
     )
-

@@ -165,7 +165,9 @@ def test_sweep_passes_trackers_on_to_its_trainings(
 
 def test_finetuning_is_tracked(tmp_path: Path) -> None:
     lmlab.train("gpt", data="grammar", out=tmp_path / "base", size="tiny", steps=1, quiet=True)
-    rows = [{"text": text, "label": text[:1]} for text in ("the dog sleeps", "a cat sees mary") * 12]
+    rows = [
+        {"text": text, "label": text[:1]} for text in ("the dog sleeps", "a cat sees mary") * 12
+    ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     tracker = RecordingTracker()
     lmlab.finetune(
