@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 from lmlab.core.errors import UserError as UserError
+from lmlab.core.notebook import in_ipython as _in_ipython
+from lmlab.core.notebook import shorten_warnings as _shorten_warnings
 from lmlab.verbs.catalogue import find as find
 from lmlab.verbs.catalogue import register as register
 from lmlab.verbs.catalogue import settings as settings
@@ -59,6 +61,9 @@ from lmlab.verbs.training import finetune as finetune
 from lmlab.verbs.training import load_task as load_task
 from lmlab.verbs.training import predict as predict
 from lmlab.verbs.training import train as train
+
+if _in_ipython():
+    _shorten_warnings()
 
 if not TYPE_CHECKING:  # a checker knows the names above alone
 

@@ -115,7 +115,7 @@ def _print_fillings(filled: FilledText) -> None:
     ]
     print_table(("nats", *(names if several else ["gap"]), "text"), rows)
     if filled.kind is not None:
-        from lmlab.scoring.formatting import KIND_DESCRIPTIONS
+        from lmlab.core.score_descriptions import KIND_DESCRIPTIONS
 
         print(f"kind {filled.kind} ({KIND_DESCRIPTIONS[filled.kind]}); {filled.order}")
 

@@ -319,7 +319,8 @@ def print_continuations(
             {"line": line, **score.as_dict(), "mean": score.mean} for line, score in scores
         )
         return
-    from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention, format_count
+    from lmlab.core.score_descriptions import KIND_DESCRIPTIONS, describe_convention
+    from lmlab.scoring.formatting import format_count
 
     conventions: set[str] = set()
     for _, score in scores:

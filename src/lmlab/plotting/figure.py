@@ -22,8 +22,8 @@ from matplotlib.transforms import Bbox
 
 from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
 from lmlab.core.errors import UserError
+from lmlab.core.html import TableCell
 from lmlab.plotting.fonts import BASE_FONT, use_installed_fonts, warn_missing_glyphs
-from lmlab.plotting.html import TableCell
 
 COLOURS = ("#4e79d8", "#e07b39", "#3aa36b", "#c4539b", "#8a6fd1", "#b8941f", "#2aa5b8", "#c05a52")
 """Palette of middle tones with contrast to white and to black."""

@@ -130,7 +130,7 @@ def rich_differences(comparison: Comparison) -> Table:
         table.add_row(
             terminal_cell(difference.first),
             terminal_cell(difference.second),
-            *_difference(difference),
+            *difference_cells(difference),
         )
     return table
 
@@ -151,7 +151,7 @@ def markdown(comparison: Comparison) -> str:
         lines.append("")
     if comparison.differences:
         headings = ["first", "second", "first - second", "95 % interval", "p"]
-        cells = ([e.first, e.second, *_difference(e)] for e in comparison.differences)
+        cells = ([e.first, e.second, *difference_cells(e)] for e in comparison.differences)
         lines += [*markdown_rows(headings, [False, False, True, True, True], cells), ""]
     lines += [f"- {markdown_escape(note)}" for note in comparison.notes]
     return "\n".join(lines).rstrip() + "\n"
@@ -224,7 +224,8 @@ def spread_text(metric: Metric, column: Column, row: ComparisonRow) -> str:
     return "" if spread is None else f" ± {spread:.{column.digits}f}"
 
 
-def _difference(difference: Difference) -> tuple[str, str, str]:
+def difference_cells(difference: Difference) -> tuple[str, str, str]:
+    """The difference with its unit, the interval and the p-value."""
     value = f"{difference.value:+.4f}{difference_unit(difference)}"
     return value, f"{difference.low:+.4f} … {difference.high:+.4f}", f"{difference.p_value:.4f}"
 

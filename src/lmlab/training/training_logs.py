@@ -16,6 +16,7 @@ from rich.progress import Progress as Bar
 from lmlab.core.atomic_files import disk_error, no_follow, telling_disk_errors, write_text
 from lmlab.core.errors import escape_control_characters
 from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.core.progress_bars import progress_bar, shows_bars
 from lmlab.core.retrieval_protocols import Retrieve, WithDocuments
 from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.untrusted_input import parse_json
@@ -132,8 +133,8 @@ class Reporter:
             self._trackers.start(after=after)
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not self._console.quiet:
-            self._bar = Bar(
+        if shows_bars(self._console):
+            self._bar = progress_bar(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=20),
                 TextColumn("{task.percentage:>3.0f}%"),
