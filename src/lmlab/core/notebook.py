@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
 from lmlab.core.errors import LmlabWarning, UserError, escape_control_characters
 from lmlab.core.html import Html, cell_text, join_html, plain_table, tag, visible_text
@@ -29,8 +29,8 @@ STYLE = """
 .lmlab table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0.3em 0; }
 .lmlab .wide { overflow-x: auto; }
 .lmlab th, .lmlab td { text-align: left !important; padding: 0.2em 1em 0.2em 0.4em;
-  border-bottom: 1px solid rgb(128 128 128 / 0.35); vertical-align: baseline; white-space: nowrap; }
-.lmlab td.number, .lmlab th.number { text-align: right !important; }
+  border-bottom: 1px solid rgb(128 128 128 / 0.35); vertical-align: baseline; max-width: 44em; }
+.lmlab td.number, .lmlab th.number { text-align: right !important; white-space: nowrap; }
 .lmlab tr.bold td { font-weight: 600; }
 .lmlab .faint { opacity: 0.72; font-size: 0.9em; }
 .lmlab ul { margin: 0.3em 0; padding-left: 1.3em; }
@@ -44,7 +44,7 @@ STYLE = """
   margin: 0.6em 0; }
 .lmlab .mild { border-color: #c9a227; }
 """
-MAX_ITEMS = 20
+MAX_ITEMS, MAX_ROWS = 20, 100
 """Records of a list, and rows of a table, that are shown; `to_pandas` has all."""
 
 
@@ -93,10 +93,11 @@ class Records(list[Item]):
                 yield row if known else {column: number} | dict(row) | {column: number}
 
     def to_html(self) -> Html:
-        """A fragment of HTML with its style; the first records, and how many more there are."""
+        """A fragment of HTML with its style: the first records below each other, and how many more
+        there are; one table of those that show a table themselves."""
         shown = self[:MAX_ITEMS]
-        records = [record for record in shown if isinstance(record, NotebookRecord)]
-        if records and len(records) == len(shown):
+        records = [record for record in shown if shows_more_than_rows(record)]
+        if records:
             parts = [record.html_body() for record in records]
             notes = dict.fromkeys(note for record in records for note in record.html_notes())
             if len(self) > len(shown):
@@ -112,6 +113,12 @@ class Records(list[Item]):
         return data_frame(self.table_rows())
 
 
+def shows_more_than_rows(record: object) -> TypeGuard[NotebookRecord]:
+    """Whether a record's HTML is not just its rows."""
+    defined = getattr(type(record), "html_body", NotebookRecord.html_body)
+    return defined is not NotebookRecord.html_body
+
+
 def notebook_html(body: Html, notes: Iterable[str] = ()) -> Html:
     """A fragment with its style, and notes below it."""
     items = [tag("li", visible_text(note)) for note in notes]
@@ -122,10 +129,10 @@ def notebook_html(body: Html, notes: Iterable[str] = ()) -> Html:
 def rows_html(rows: Sequence[Mapping[str, Any]]) -> Html:
     """A table of the first rows, numbers set right."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[cell_text(row.get(name)) for name in columns] for row in rows[:MAX_ITEMS]]
+    cells = [[cell_text(row.get(name)) for name in columns] for row in rows[:MAX_ROWS]]
     numbers = [_are_numbers(row.get(name) for row in rows) for name in columns]
     table = plain_table([name.replace("_", " ") for name in columns], cells, numbers=numbers)
-    hidden = len(rows) - MAX_ITEMS
+    hidden = len(rows) - MAX_ROWS
     return join_html([table, more_html(hidden)]) if hidden > 0 else table
 
 

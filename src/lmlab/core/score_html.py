@@ -56,7 +56,8 @@ def score_html(score: Score) -> Html:
     interval = "" if score.low is None else f" (from {score.low:.4f} to {score.high:.4f})"
     count = f"{score.tokens:,} {'token' if score.tokens == 1 else 'tokens'}"
     source = [] if score.source is None else [tag("div", visible_text(score.source))]
-    tokens = [token_html(token) for token in score.per_token] or [visible_text(score.text)]
+    tokens: list[str] = [token_html(token) for token in score.per_token]
+    tokens = tokens or [visible_text(score.text)]
     head = [tag("b", score.kind), f" {figure} {unit}{interval}, {count}"]
     return tag(
         "div", tag("div", *head, class_="faint"), *source, tag("div", *tokens), class_="score"

@@ -19,7 +19,8 @@ from typing import IO, Any
 import numpy as np
 
 from lmlab.core.errors import UserError, escape_csv_cell
-from lmlab.core.notebook import NotebookRecord
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord, rows_html
 from lmlab.core.score import Convention, Score, ScoreKind
 from lmlab.core.score_html import score_notes
 from lmlab.core.untrusted_input import parse_json
@@ -106,6 +107,10 @@ class MinimalPairsReport(NotebookRecord):
             {"by": by, "name": accuracy.name, **accuracy.as_dict()}
             for by, accuracy in accuracies_by_group(self)
         ]
+
+    def html_body(self) -> Html:
+        """The accuracies before the counts."""
+        return rows_html([_accuracies_first(row) for row in self.table_rows()])
 
     def html_notes(self) -> Sequence[str]:
         """What the score means, and the convention."""
@@ -270,6 +275,10 @@ class MinimalPairsComparison(NotebookRecord):
             for row in report.table_rows()
         ]
 
+    def html_body(self) -> Html:
+        """The accuracies before the counts."""
+        return rows_html([_accuracies_first(row) for row in self.table_rows()])
+
     def html_notes(self) -> Sequence[str]:
         """What the scores mean, and the conventions; differences of the models."""
         notes = [note for report in self.reports.values() for note in report.html_notes()]
@@ -307,6 +316,13 @@ def accuracies_by_group(report: MinimalPairsReport) -> Iterator[tuple[str, PairA
         PAIR_GROUPS, (report.files, report.phenomena, report.paradigms), strict=True
     ):
         yield from ((by, accuracy) for accuracy in accuracies)
+
+
+def _accuracies_first(row: Mapping[str, Any]) -> dict[str, Any]:
+    accuracies = ("accuracy", "standard_error", "accuracy_ties_half", "accuracy_per_token")
+    counts = ("pairs", "ties", "with_unknown")
+    names = [name for name in ("model", "by", "name") if name in row]
+    return {name: row[name] for name in (*names, *accuracies, *counts)}
 
 
 def compare_minimal_pairs(

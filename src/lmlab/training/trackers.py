@@ -10,6 +10,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Trackers:
         """Start them; values that a killed training logged after that step are void."""
         for tracker in self._given:
             name = tracker if isinstance(tracker, str) else str(tracker.name)
-            self._attempt(name, lambda given=tracker, name=name: self._start(given, name, after))
+            self._attempt(name, partial(self._start, tracker, name, after))
 
     def _start(self, given: str | Tracker, name: str, after: int) -> None:
         tracker = self._make(given, after) if isinstance(given, str) else given
@@ -76,7 +77,7 @@ class Trackers:
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Log figures by name at a step."""
         for name, tracker in [*self._running.items()]:
-            self._attempt(name, lambda tracker=tracker: tracker.log(dict(values), step=step))
+            self._attempt(name, partial(tracker.log, dict(values), step=step))
 
     def finish(self) -> None:
         """Close them."""
