@@ -165,7 +165,12 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
 
 
 def shorten_warnings() -> None:
-    """Show lmlab's warnings as one line, without the code that they come from."""
+    """Show lmlab's warnings as one line, without the code that they come from.
+
+    That of tqdm, which accelerate imports, about a missing ipywidgets is not shown: no bar of ours
+    needs it.
+    """
+    warnings.filterwarnings("ignore", message="IProgress not found")
     others = warnings.formatwarning
 
     def one_line(

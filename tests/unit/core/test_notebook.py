@@ -87,6 +87,7 @@ def test_ipython_shows_an_error_as_one_sentence() -> None:
 
 def test_warnings_of_lmlab_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(warnings, "filters", [*warnings.filters])
     others = warnings.formatwarning
     shorten_warnings()
     place = ("file.py", 3, "code()")
