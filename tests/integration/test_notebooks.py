@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.readme.page_runner import run_page
 
 nbformat = pytest.importorskip("nbformat", reason="run make test-integration")
 nbclient = pytest.importorskip("nbclient", reason="run make test-integration")
@@ -145,6 +146,17 @@ def test_checkpoint_to_index_and_sweep(tmp_path: Path) -> None:
     assert len(statuses) == 8 and set(statuses) <= {"finished", "stopped"}
     assert "<svg" in book.html_of("lmlab.sweep(")
     assert book.errors == []
+
+
+def test_page_on_notebooks_prints_the_shown_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pandas", reason="run make test-integration")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    assert len(run_page(page)) == 3
+    for name in re.findall(r"\]\(((?:\.\./|images/)[^)#]+)\)", page):
+        assert (ROOT / "docs" / name).exists()
 
 
 def test_warnings_and_bars_in_a_kernel(tmp_path: Path) -> None:

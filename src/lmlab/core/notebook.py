@@ -32,7 +32,7 @@ STYLE = """
   border-bottom: 1px solid rgb(128 128 128 / 0.35); vertical-align: baseline; max-width: 44em; }
 .lmlab td.number, .lmlab th.number { text-align: right !important; white-space: nowrap; }
 .lmlab tr.bold td { font-weight: 600; }
-.lmlab .faint { opacity: 0.72; font-size: 0.9em; }
+.lmlab .faint { color: color-mix(in srgb, currentColor 72%, transparent); font-size: 0.9em; }
 .lmlab ul { margin: 0.3em 0; padding-left: 1.3em; }
 .lmlab .score { margin: 0.25em 0 0.6em; }
 .lmlab .token { display: inline-block; padding: 0 0.2em; margin: 0.08em 0.05em;

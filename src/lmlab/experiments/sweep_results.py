@@ -94,10 +94,8 @@ class Sweep(NotebookRecord):
         return join_html([sweep_table(self).html(), *map(notebook_figure, sweep_figures(self))])
 
     def html_notes(self) -> Sequence[str]:
-        """The caveats, and the importance of the settings."""
-        from lmlab.experiments.sweep_tables import sweep_table
-
-        return sweep_table(self).notes
+        """The caveats."""
+        return self.notes
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-serialisable dict."""
