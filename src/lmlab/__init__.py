@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 from lmlab.core.errors import UserError as UserError
-from lmlab.core.notebook import in_ipython as _in_ipython
-from lmlab.core.notebook import shorten_warnings as _shorten_warnings
 from lmlab.verbs.catalogue import find as find
 from lmlab.verbs.catalogue import register as register
 from lmlab.verbs.catalogue import settings as settings
@@ -38,6 +36,8 @@ from lmlab.verbs.generation import evaluate as evaluate
 from lmlab.verbs.language_model import LanguageModel as LanguageModel
 from lmlab.verbs.loading import load as load
 from lmlab.verbs.loading import wrap as wrap
+from lmlab.verbs.notebook_session import in_ipython as _in_ipython
+from lmlab.verbs.notebook_session import shorten_warnings as _shorten_warnings
 from lmlab.verbs.resources import data_describe as data_describe
 from lmlab.verbs.resources import data_list as data_list
 from lmlab.verbs.resources import export_arpa as export_arpa

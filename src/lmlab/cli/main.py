@@ -49,7 +49,7 @@ from lmlab.cli.verb_groups import MainVerbs, Verbs
 from lmlab.core.errors import LmlabWarning, UserError, escape_control_characters
 from lmlab.core.limits import set_limits
 from lmlab.core.manifest import set_verification
-from lmlab.core.notebook import warning_line
+from lmlab.verbs.notebook_session import warning_line
 
 USER_ERROR_CODE = 2
 """Exit code of user errors."""

@@ -1,4 +1,4 @@
-"""Results in notebooks: HTML for what a cell returns, pandas tables, warnings in one line.
+"""Results in notebooks: HTML for what a cell returns, pandas tables.
 
 A record that inherits `NotebookRecord` defines `table_rows`, and `html_body` where a table of them
 is not what a reader wants to see. `Records` does the same for a list of them.
@@ -9,14 +9,12 @@ well on light and on dark pages.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
-from lmlab.core.errors import LmlabWarning, UserError, escape_control_characters
+from lmlab.core.errors import UserError
 from lmlab.core.html import Html, cell_text, join_html, plain_table, tag, visible_text
 
 if TYPE_CHECKING:
@@ -162,40 +160,3 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
     except ImportError:
         raise UserError("to_pandas needs pandas; pip install 'lmlab[tables]'.") from None
     return pandas.DataFrame([dict(row) for row in rows])
-
-
-def shorten_warnings() -> None:
-    """Show lmlab's warnings as one line, without the code that they come from.
-
-    That of tqdm, which accelerate imports, about a missing ipywidgets is not shown: no bar of ours
-    needs it.
-    """
-    warnings.filterwarnings("ignore", message="IProgress not found")
-    others = warnings.formatwarning
-
-    def one_line(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        line: str | None = None,
-    ) -> str:
-        if issubclass(category, LmlabWarning):
-            return f"{warning_line(message)}\n"
-        return others(message, category, filename, lineno, line)
-
-    warnings.formatwarning = one_line
-
-
-def warning_line(message: Warning | str) -> str:
-    """A warning of lmlab on a terminal or in a notebook."""
-    return escape_control_characters(f"lmlab: {message}")
-
-
-def in_ipython() -> bool:
-    """Whether this process is an IPython session or a notebook's kernel."""
-    if "IPython" not in sys.modules:
-        return False
-    from IPython import get_ipython
-
-    return get_ipython() is not None

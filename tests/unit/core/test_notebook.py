@@ -1,25 +1,17 @@
-"""Records in notebooks: HTML, tables, one-line errors and warnings."""
+"""Records in notebooks: HTML, tables, one-line errors."""
 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
 
-from lmlab.core.errors import LmlabWarning, UserError
+from lmlab.core.errors import UserError
 from lmlab.core.html import Html
-from lmlab.core.notebook import (
-    MAX_ITEMS,
-    MAX_ROWS,
-    NotebookRecord,
-    Records,
-    scalar_fields,
-    shorten_warnings,
-)
+from lmlab.core.notebook import MAX_ITEMS, MAX_ROWS, NotebookRecord, Records, scalar_fields
 
 
 @dataclass(frozen=True)
@@ -83,14 +75,3 @@ def test_ipython_shows_an_error_as_one_sentence() -> None:
     assert UserError("width must be positive\x1b[2J.")._render_traceback_() == [
         "lmlab: width must be positive\\x1b[2J."
     ]
-
-
-def test_warnings_of_lmlab_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-    monkeypatch.setattr(warnings, "filters", [*warnings.filters])
-    others = warnings.formatwarning
-    shorten_warnings()
-    place = ("file.py", 3, "code()")
-    assert warnings.formatwarning("few words", LmlabWarning, *place) == "lmlab: few words\n"
-    other = warnings.formatwarning("old", DeprecationWarning, *place)
-    assert other == others("old", DeprecationWarning, *place)
