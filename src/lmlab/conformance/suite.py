@@ -199,8 +199,7 @@ def check_conformance(
         except Exception as error:
             if settings and isinstance(error, UserError):
                 raise  # a setting of the caller's
-            training = replace(
-                _failed(TRAINING, error, card), seconds=time.perf_counter() - began)
+            training = replace(_failed(TRAINING, error, card), seconds=time.perf_counter() - began)
             skipped = tuple(_not_trained(check) for check in chosen)
             return ConformanceReport(system=card.name, results=(training, *skipped))
         results = [replace(TRAINING, seconds=time.perf_counter() - began)]
