@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError
-from lmlab.core.system_files import is_system_file
 
 TRAINED_TOKENIZERS = ("word", "char", "bpe", "wordpiece")
 """Kinds that are trained on the corpus; others are files."""
@@ -19,12 +18,7 @@ def run_options(config: Mapping[str, Any], names: Collection[str], path: Path) -
 
     A fine-tuned run gives the options of `finetune`, any other one those of `train`.
     """
-    system, task = config.get("system"), _object(config, "task")
-    if isinstance(system, str) and is_system_file(system):
-        # A path would be executed, and nothing that a run names may be.
-        raise UserError(
-            f"{path} is damaged: its system is {system!r}, and a run names no files; restore it."
-        )
+    task = _object(config, "task")
     if "task" in names:
         if not task:
             raise UserError(f"{path} is that of a run that was not fine-tuned; give its options.")

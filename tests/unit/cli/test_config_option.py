@@ -119,10 +119,11 @@ def test_config_of_a_run_executes_no_file(lmlab, tmp_path: Path, runs: dict[str,
     executed = tmp_path / "executed"
     (tmp_path / "evil.py").write_text(f"CARD = Card(family='x')\nopen({str(executed)!r}, 'w')\n")
     for name in ("evil.py", str(tmp_path / "evil.py")):
-        path = tmp_path / "config.json"
-        path.write_text(json.dumps(config(runs["lstm"]) | {"system": name}))
-        result = lmlab(verb, "--config", path, "--out", tmp_path / "x")
-        assert result.code == 2 and "a run names no files" in result.err
+        whole = config(runs["lstm"]) | {"system": name}
+        for file, values in (("x.json", whole), ("config.json", {"system": name, "data": "x"})):
+            (tmp_path / file).write_text(json.dumps(values))
+            result = lmlab(verb, "--config", tmp_path / file, "--out", tmp_path / "x")
+            assert result.code == 2 and "a run names no files to execute" in result.err
     assert not executed.exists()
 
 
