@@ -36,8 +36,6 @@ from lmlab.verbs.generation import evaluate as evaluate
 from lmlab.verbs.language_model import LanguageModel as LanguageModel
 from lmlab.verbs.loading import load as load
 from lmlab.verbs.loading import wrap as wrap
-from lmlab.verbs.notebook_session import in_ipython as _in_ipython
-from lmlab.verbs.notebook_session import shorten_warnings as _shorten_warnings
 from lmlab.verbs.resources import data_describe as data_describe
 from lmlab.verbs.resources import data_list as data_list
 from lmlab.verbs.resources import export_arpa as export_arpa
@@ -62,8 +60,16 @@ from lmlab.verbs.training import load_task as load_task
 from lmlab.verbs.training import predict as predict
 from lmlab.verbs.training import train as train
 
-if _in_ipython():
-    _shorten_warnings()
+
+def _prepare_session() -> None:
+    from lmlab.verbs.notebook_session import in_ipython, shorten_warnings
+
+    if in_ipython():
+        shorten_warnings()
+
+
+_prepare_session()
+del _prepare_session
 
 if not TYPE_CHECKING:  # a checker knows the names above alone
 
