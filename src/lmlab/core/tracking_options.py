@@ -59,7 +59,8 @@ def check_trackers(track: Sequence[str | Tracker]) -> tuple[str | Tracker, ...]:
         if tracker not in TRACKERS:
             raise unknown_name("tracker", tracker, TRACKERS)
         package = TRACKERS[tracker]
-        if importlib.util.find_spec(package) is None:
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:  # without an origin it is just a folder wandb/
             raise UserError(f"{tracker} is not installed; pip install {package}.")
     return tuple(dict.fromkeys(given))
 

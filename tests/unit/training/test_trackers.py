@@ -5,6 +5,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +58,9 @@ class RecordingTracker(GeneralTracker):
 
     def finish(self) -> None:
         self._called("finish")
+
+
+INSTALLED = SimpleNamespace(origin="package/__init__.py")
 
 
 def train(out: Path, tracker: RecordingTracker, **options: Any) -> None:
@@ -143,7 +147,7 @@ def test_names_are_checked_before_anything_is_trained(
     with pytest.raises(UserError, match="not installed"):
         lmlab.sweep({"system": "gpt"}, out=tmp_path / "sweep", track=["wandb"])
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: INSTALLED)
     assert check_trackers("wandb,wandb") == ("wandb",)
     assert check_tracker_names(["mlflow"]) == ("mlflow",)
     with pytest.raises(UserError, match="a sweep takes trackers by name"):
@@ -154,7 +158,7 @@ def test_sweep_passes_trackers_on_to_its_trainings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = RecordingTracker()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: INSTALLED)
     monkeypatch.setattr(Trackers, "_make", lambda self, name, after: tracker)
     spec = {"system": "gru", "data": "grammar", "size": "tiny", "steps": 1, "search": "grid"}
     lmlab.sweep(
