@@ -1,4 +1,4 @@
-"""The code of docs/compare.md runs and prints what is shown; its table is the benchmark's record."""
+"""The code of docs/compare.md runs and prints what is shown; its table is that of the record."""
 
 from __future__ import annotations
 
