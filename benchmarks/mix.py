@@ -30,9 +30,11 @@ def measure(data: Path, runs: Path, seed: int) -> Record:
     ngram, lstm, out = runs / "ngram", runs / f"lstm-{seed}", runs / f"mix-{seed}"
     if not ngram.exists():
         lmlab.train("ngram", data=corpus, out=ngram)
-    lmlab.train(
+    trained = lmlab.train(
         "lstm", data=corpus, out=lstm, settings=LSTM, epochs=EPOCHS, seed=seed, resume=lstm.exists()
     )
+    if trained.reason == "interrupted":  # a half-trained model is no record
+        raise KeyboardInterrupt
     shutil.rmtree(out, ignore_errors=True)  # killed before its record
     result = lmlab.mix([ngram, lstm], out=out)
     return {

@@ -134,6 +134,15 @@ def test_a_mixture_is_not_trained(lmlab, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_mixture_is_not_fine_tuned(lmlab, mixed, tmp_path: Path) -> None:
+    rows = [{"source": text, "target": "a cat"} for text in ("the dog sleeps", "a cat") * 12]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    given = ("finetune", mixed.path, "--task", "generate", "--data", data)
+    result = lmlab(*given, "--out", tmp_path / "tuned")
+    assert result.code == 2 and "no parameter to train by gradient" in result.err
+
+
 def test_wrong_weights_on_the_command_line(lmlab, runs, tmp_path: Path) -> None:
     given = ("mix", runs["ngram"], runs["lstm"], "--out", tmp_path / "run", "--weights")
     assert "must be numbers such as 0.3,0.7" in lmlab(*given, "a,b").err
