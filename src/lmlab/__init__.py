@@ -36,6 +36,7 @@ from lmlab.verbs.generation import evaluate as evaluate
 from lmlab.verbs.language_model import LanguageModel as LanguageModel
 from lmlab.verbs.loading import load as load
 from lmlab.verbs.loading import wrap as wrap
+from lmlab.verbs.mixing import mix as mix
 from lmlab.verbs.resources import data_describe as data_describe
 from lmlab.verbs.resources import data_list as data_list
 from lmlab.verbs.resources import export_arpa as export_arpa

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeGuard, TypeVar, overload
 
 from lmlab.core.errors import UserError
 from lmlab.core.html import Html, cell_text, join_html, plain_table, tag, visible_text
@@ -78,6 +78,16 @@ class NotebookRecord:
 
 class Records(list[Item]):
     """A list of results, with HTML in a notebook and a table of all rows in pandas."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> Records[Item]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Item | Records[Item]:
+        """A record, or a list of some of them that shows itself alike."""
+        if isinstance(index, slice):
+            return Records(super().__getitem__(index))
+        return super().__getitem__(index)
 
     def table_rows(self) -> Iterator[Mapping[str, Any]]:
         """The rows of all records, in order."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from lmlab.core.html import Html, join_html, plain_table, tag, visible_text
 from lmlab.scoring.comparison_records import Comparison
-from lmlab.scoring.comparison_tables import caption, difference_cells, row_groups, table_columns
+from lmlab.scoring.comparison_tables import caption, row_groups, table_columns
+from lmlab.scoring.difference_tables import difference_tables
 
 
 def comparison_body(comparison: Comparison) -> Html:
@@ -22,11 +23,9 @@ def comparison_body(comparison: Comparison) -> Html:
         best = [len(cells) > 1, *(False for _ in cells[1:])]
         headings = [column.heading for column in columns]
         parts.append(plain_table(headings, cells, numbers=numbers, bold=best))
-    if comparison.differences:
-        headings = ["first", "second", "first - second", "95 % interval", "p"]
-        rows = [(d.first, d.second, *difference_cells(d)) for d in comparison.differences]
-        table = plain_table(headings, rows, numbers=(False, False, True, True, True))
-        parts.append(tag("details", tag("summary", "Differences, paired bootstrap"), table))
+    for table in difference_tables(comparison):
+        shown = plain_table(table.headings, table.rows, numbers=table.numbers)
+        parts.append(tag("details", tag("summary", visible_text(table.caption)), shown))
     return join_html(parts)
 
 
@@ -39,6 +38,7 @@ def comparison_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
             "kind": row.kind,
             "tokenizer": row.convention.tokenizer,
             "seeds": len(row.seeds),
+            **row.settings,
             **row.values,
             "tokens": row.tokens,
             "characters": row.characters,

@@ -48,6 +48,7 @@ def test_list_of_plain_records_is_a_table() -> None:
     many = Records(Plain(str(n), 0.5) for n in range(MAX_ROWS + 7))
     assert "… and 7 more" in many.to_html()
     assert many == list(many) and repr(many[:1]) == repr([many[0]])
+    assert isinstance(many[:1], Records)
 
 
 def test_list_of_records_shows_each_and_its_notes_once() -> None:
