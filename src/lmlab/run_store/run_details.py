@@ -21,10 +21,10 @@ MAX_ANCESTORS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Ancestor:
-    """A run that a run's weights come from."""
+    """A run that a run's weights come from, or were learned from."""
 
     role: str
-    """base, encoder or continued_from."""
+    """base, encoder, continued_from, teacher or predecessor."""
     depth: int
     """1 for its own, 2 for that one's …"""
     path: str
@@ -96,7 +96,7 @@ def run_details(path: str | Path) -> RunDetails:
 def _ancestors(config: Mapping[str, Any], depth: int) -> list[Ancestor]:
     """The runs that a config names, each followed by those that it names itself."""
     found: list[Ancestor] = []
-    for role in ("continued_from", "base", "encoder"):
+    for role in ("continued_from", "base", "encoder", "teacher", "predecessor"):
         other = config.get(role)
         if not isinstance(other, dict) or depth > MAX_ANCESTORS:
             continue
