@@ -145,7 +145,7 @@ def _draw_curve(axes: Axes, curve: LossCurve, max_tokens: float) -> None:
         axes.plot(x, y, "o", markersize=5, label=name, **style)
     elif curve.held_out:
         axes.plot(*zip(*curve.held_out, strict=True), linewidth=2, label=name, **style)
-    elif curve.train and not curve.sampled_loss:
+    elif curve.train and not curve.another_loss:
         axes.plot([], [], linewidth=0.9, label=f"{name} (training)", **style)
 
 

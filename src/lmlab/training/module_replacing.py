@@ -145,7 +145,7 @@ def make_module_replacing(
 def pair_stacks(successor: System, predecessor: System, name: str) -> list[ReplaceableStack]:
     """The stacks of a successor with the modules of the predecessor's stacks of the same names."""
     stacks = named_stacks(successor)
-    if not stacks or successor.segment_length is not None or not all(map(_replaceable, stacks)):
+    if not stacks or successor.memory_length is not None or not all(map(_replaceable, stacks)):
         raise UserError(
             "--predecessor applies only to systems with layers of attention, none of them disabled "
             "and without a memory of earlier segments; remove it."
