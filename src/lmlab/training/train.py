@@ -26,12 +26,11 @@ from lmlab.training.distributed import exclusive_output, main_process_first, mak
 from lmlab.training.external_memory import ExternalMemory, resolve_external_memory
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import FitJob, FitResult, ValidationMetric
-from lmlab.training.module_replacing import load_predecessor
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.setting_records import DEFAULT_SIZE
 from lmlab.training.system_building import build_system
 from lmlab.training.train_options import TrainOptions
-from lmlab.training.trainees import make_trainee
+from lmlab.training.trainees import begin_with_predecessor, make_trainee
 from lmlab.training.training_logs import Reporter
 from lmlab.training.training_messages import announce, announce_origins, final_message
 from lmlab.training.training_origins import TrainingOrigins, resolve_origins
@@ -243,9 +242,7 @@ def _build_model(
         model.begin_continued()
     model.setup_tokenizer(tokenizers.texts)
     model.setup_data(*data.flat())
-    if origins.predecessor is not None:
-        predecessor = origins.predecessor
-        load_predecessor(model, predecessor.system, predecessor.description.path)
+    begin_with_predecessor(model, origins)
     if continued is not None:
         continued.restore_parameters(model)
     return model
