@@ -50,7 +50,7 @@ def parse_layer_pairs(pairs: Sequence[str]) -> list[tuple[int, int]]:
     parsed = []
     for text in pairs:
         student, teacher = map(parse_integer, text.partition(":")[::2])
-        if student is None or teacher is None or min(student, teacher) < 0:
+        if student is None or teacher is None:
             raise UserError(
                 f"hidden_state_layers must be pairs such as 1:2,2:4 (layers of the student and of "
                 f"the teacher, 0 for the embeddings), got {text!r}."

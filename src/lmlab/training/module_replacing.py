@@ -94,7 +94,8 @@ class ModuleReplacing(TrainableSystem):
             return self.successor.loss(batch, state=state, generator=generator)
         with ExitStack() as mixed, gradients_disabled(self.shared_parameters()):
             for item in self.stacks:
-                draws = torch.rand(len(item.modules), generator=generator)
+                device = None if generator is None else generator.device
+                draws = torch.rand(len(item.modules), generator=generator, device=device)
                 blocks = item.mixed_blocks((draws < self.rate).tolist())
                 mixed.enter_context(item.stack.running(blocks))
             loss, after = self.successor.loss(batch, state=state, generator=generator)

@@ -112,6 +112,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         plan = resumed_plan(
             resumed, card, options.size, options.recipe, overrides, budget, options.seed
         )
+    origins.check_option_settings(plan.training)
     if origins.continued is None:
         recorded = {} if resumed is None else resumed.memories
         memories = resolve_external_memory(card, memory_specs, recorded, run.memory)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.training.base_models import BaseModel, resolve_base
 from lmlab.training.compression_config import OPTION_SETTINGS
+from lmlab.training.config import TrainingConfig
 from lmlab.training.continued_training import ContinuedRun, check_continued, resolve_continued
 from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder
@@ -50,6 +51,14 @@ class TrainingOrigins:
         """The entry of the continued run in config.json."""
         return None if self.continued is None else self.continued.description
 
+    def check_option_settings(self, config: TrainingConfig) -> None:
+        """A UserError for a setting that only an option reads, where it is not given."""
+        given = {"teacher": self.teacher, "predecessor": self.predecessor}
+        for option, names in OPTION_SETTINGS.items():
+            changed = [s.name for s in fields(config) if getattr(config, s.name) != s.default]
+            if given[option] is None and (unread := [n for n in changed if n in names]):
+                raise UserError(f"--set {unread[0]} applies only with --{option} RUN; remove it.")
+
     @property
     def size(self) -> str | None:
         """The size of the predecessor, from whose settings those of the new run start."""
@@ -79,8 +88,6 @@ def resolve_origins(
     continued = resolve_continued(card, options.base, resumed, run)
     teacher = resolve_base(card, "teacher", options.teacher, resumed, run)
     predecessor = resolve_base(card, "predecessor", options.predecessor, resumed, run)
-    for option, model in (("teacher", teacher), ("predecessor", predecessor)):
-        _check_option_settings(option, settings, given=model is not None)
     if predecessor is not None:
         _check_predecessor(card, predecessor, options, resumed)
     if continued is None:
@@ -100,13 +107,6 @@ def resolve_origins(
         knowledge=options.knowledge,
     )
     return TrainingOrigins(continued=continued, base=continued.base, encoder=None, teacher=teacher)
-
-
-def _check_option_settings(option: str, settings: Mapping[str, object], *, given: bool) -> None:
-    """A UserError for settings that only an option reads, where it is not given."""
-    names = {key.strip().replace("-", "_") for key in settings}
-    if not given and (unread := sorted(names & OPTION_SETTINGS[option])):
-        raise UserError(f"--set {unread[0]} applies only with --{option} RUN; remove it.")
 
 
 def _check_predecessor(

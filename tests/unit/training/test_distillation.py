@@ -56,7 +56,6 @@ def test_an_ordinary_run_that_records_its_teacher(data: Path, teacher: Path, tmp
     """The teacher is recorded, its tokenizer is taken, and the run does without it."""
     moved = shutil.copytree(teacher, tmp_path / "moved")
     out = run_briefly("gpt", data, tmp_path / "student", teacher=moved)
-    shutil.rmtree(moved)
     model = load_run(out)
     record = model.config.teacher
     assert record is not None and record.path == str(moved) and record.system == "gpt"
@@ -68,8 +67,8 @@ def test_an_ordinary_run_that_records_its_teacher(data: Path, teacher: Path, tmp
         read_tensors(out / "model.safetensors").keys()
         == read_tensors(plain / "model.safetensors").keys()
     )
-    again = run_briefly("gpt", data, tmp_path / "again", base=out, size=None)
-    continued = load_run(again).config.continued_from
+    further = run_briefly("gpt", data, tmp_path / "further", base=out, size=None)
+    continued = load_run(further).config.continued_from
     assert continued is not None and continued.teacher == record
     assert continued.history().endswith(f"taught by {moved}")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
@@ -225,6 +226,10 @@ def test_a_run_of_the_smaller_system(predecessor: Path, tmp_path: Path):
         record.weights == json.loads((small / "config.json").read_text())["predecessor"]["weights"]
     )
     assert len(dict(named_stacks(model.system))["backbone.stack"].blocks) == 2
+    again = tmp_path / "again"
+    lmlab.train(**lmlab.read_config(small / "config.json", out=again, quiet=True))
+    weights = [(run / "model.safetensors").read_bytes() for run in (small, again)]
+    assert weights[0] == weights[1], "config.json repeats it"
 
 
 def test_a_stopped_run_resumes_identically(predecessor: Path, tmp_path: Path, read_losses: Losses):
