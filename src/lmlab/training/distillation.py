@@ -131,6 +131,7 @@ def _make_matcher(
     """Projections for the widths found in a pass over one batch, which changes no state."""
     trial = copy.deepcopy(distillation.student).eval()
     network = StudentNetwork(trial, layers=True)
+    batch = batch.to(next(trial.parameters()).device)
     generator = torch.Generator(batch.tokens.device).manual_seed(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)

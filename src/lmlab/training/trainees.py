@@ -27,8 +27,7 @@ def make_trainee(
 
         teacher.system.check_length(data.max_length)
         teacher.system.check_condition_length(data.max_source_length)
-        device, name = next(system.parameters()).device, teacher.description.path
-        batch = next(data.train.epoch(0)).to(device)
+        batch, name = next(data.train.epoch(0)), teacher.description.path
         return make_distillation(system, teacher.system, name, config, batch)
     if (predecessor := origins.predecessor) is not None:
         from lmlab.training.module_replacing import make_module_replacing

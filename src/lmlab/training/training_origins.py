@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
@@ -54,10 +54,13 @@ class TrainingOrigins:
     def check_option_settings(self, config: TrainingConfig) -> None:
         """A UserError for a setting that only an option reads, where it is not given."""
         given = {"teacher": self.teacher, "predecessor": self.predecessor}
+        defaults = TrainingConfig()
         for option, names in OPTION_SETTINGS.items():
-            changed = [s.name for s in fields(config) if getattr(config, s.name) != s.default]
-            if given[option] is None and (unread := [n for n in changed if n in names]):
-                raise UserError(f"--set {unread[0]} applies only with --{option} RUN; remove it.")
+            for name in sorted(names) if given[option] is None else ():
+                value = getattr(config, name)
+                value = tuple(value) if isinstance(value, list) else value  # lists come from JSON
+                if value != getattr(defaults, name):
+                    raise UserError(f"--set {name} applies only with --{option} RUN; remove it.")
 
     @property
     def size(self) -> str | None:
