@@ -83,7 +83,7 @@ def _draw_loss(figure: Figure, examination: Examination) -> None:
     style: dict[str, Any] = {"color": colour(0)}
     if history.train:
         points = [(window.tokens, window.loss) for window in history.train]
-        name = "training" if examination.losses_comparable else "training, a sampled loss"
+        name = "training" if examination.losses_comparable else "training, another loss"
         axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.45, label=name, **style)
     if history.held_out:
         points = [(point.tokens, point.loss) for point in history.held_out]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.switches import parse_switches
 from lmlab.core.untrusted_input import check_type
+from lmlab.training.compression_config import DistillationConfig, ModuleReplacingConfig
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -50,7 +51,7 @@ AnyConfig = TypeVar("AnyConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
+class TrainingConfig(DistillationConfig, ModuleReplacingConfig):
     """Settings of the fitters. Field metadata hold the range: above, at_least, below, at_most."""
 
     optimizer: OptimizerName = "adamw"

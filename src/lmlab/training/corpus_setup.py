@@ -79,6 +79,13 @@ def prepare_tokenizers(
     if continued is not None:
         return RunTokenizers(texts=continued.tokenizer, sources=continued.source_tokenizer)
     separate = sources is not None or run.source_tokenizer.exists()
+    if base is not None and base.source_tokenizer is not None and resumed is None:
+        if sources is not None:
+            raise UserError(_tokenizer_of(base, "source-tokenizer", sources))
+        return RunTokenizers(
+            texts=_text_tokenizer(run, resumed, corpus, texts, config, base, separate=True),
+            sources=base.source_tokenizer,
+        )
     return RunTokenizers(
         texts=_text_tokenizer(run, resumed, corpus, texts, config, base, separate=separate),
         sources=_source_tokenizer(run, corpus, sources, config) if separate else None,
@@ -108,10 +115,7 @@ def _text_tokenizer(
         return Tokenizer.load(run.tokenizer)
     if base is not None:
         if kind is not None:
-            raise UserError(
-                f"--tokenizer {kind} does not apply: the tokenizer is that of the base "
-                f"{base.description.path}; remove it."
-            )
+            raise UserError(_tokenizer_of(base, "tokenizer", kind))
         return base.tokenizer
     if kind is not None and kind.endswith(".json"):
         return Tokenizer.load(kind)
@@ -121,6 +125,13 @@ def _text_tokenizer(
         min_count=config.min_count,
         size=config.vocabulary_size,
         source=False if separate else None,
+    )
+
+
+def _tokenizer_of(base: BaseModel, option: str, kind: str) -> str:
+    return (
+        f"--{option} {kind} does not apply: the tokenizer is that of the {base.role} "
+        f"{base.description.path}; remove it."
     )
 
 

@@ -77,6 +77,13 @@ class FitJob:
     """Validation metric for model selection, where it is not the loss."""
     stopping_rule: StoppingRule | None = None
     """Ends the training by its validation losses so far."""
+    trainee: System | None = None
+    """What gradient descent optimises, if it is not the system alone; see `trainees`."""
+
+    @property
+    def optimised(self) -> System:
+        """What gradient descent optimises, which checkpoints hold."""
+        return self.system if self.trainee is None else self.trainee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +107,12 @@ class FitResult:
 
 
 def fit_by_gradient(job: FitJob) -> FitResult:
-    """Minimise the system's loss by gradient descent, from the last checkpoint if there is one."""
+    """Minimise the loss by gradient descent, from the last checkpoint if there is one."""
     config, data, accelerator, reporter = job.config, job.data, job.accelerator, job.reporter
-    optimizer = build_optimizer(job.system, config)
-    model = accelerator.prepare_model(job.system, evaluation_mode=True)
+    optimizer = build_optimizer(job.optimised, config)
+    model = accelerator.prepare_model(job.optimised, evaluation_mode=True)
     optimizer = accelerator.prepare_optimizer(optimizer)
-    parameters = [p for p in job.system.parameters() if p.requires_grad]
+    parameters = [p for p in job.optimised.parameters() if p.requires_grad]
     schedule, budget = LearningRateSchedule(config), Budget(config, data.train.batches_per_epoch())
     progress, carried_state = restore_fit_checkpoint(job, optimizer, schedule)
     if budget.is_over(progress):
@@ -124,7 +131,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
     start = {"epoch": progress.epoch, "position": progress.position}
     monitor = UpdateMonitor(job.system, log_every=config.log_every)
     if config.compile:
-        compile_loss(job.system)
+        compile_loss(job.optimised)
     model.train()
 
     with reporter, StopSignals() as signals, torch.random.fork_rng():
@@ -134,7 +141,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             # The randomness of a step depends on the seed and the step's number alone.
             started = time.perf_counter()
             generator = seed_step(config.seed, progress.step, accelerator)
-            job.system.begin_step(progress.step)
+            job.optimised.begin_step(progress.step)
 
             # Gradients of sums, not of means, so that they add up over batches …
             sums = torch.zeros(4, dtype=torch.float64)
@@ -335,7 +342,7 @@ def save_fit_checkpoint(
             Checkpoint(
                 step=progress.step,
                 state={"progress": progress.state(), "schedule": schedule.state()},
-                model=job.system.state_dict(),
+                model=job.optimised.state_dict(),
                 optimizer=optimizer_tensors(optimizer),
                 recurrent_state=rows,
             )
@@ -353,7 +360,7 @@ def restore_fit_checkpoint(
         job.reporter.begin(after=0)
         return Progress(), None
     with restoring(job.run.checkpoints_folder):
-        job.system.load_state_dict(checkpoint.model)
+        job.optimised.load_state_dict(checkpoint.model)
         restore_optimizer(optimizer, checkpoint.optimizer)
         schedule.restore(checkpoint.state["schedule"])
         progress = Progress.restored(checkpoint.state["progress"])
