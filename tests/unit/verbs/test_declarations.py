@@ -82,6 +82,7 @@ RENAMED = {
     "fact": "facts",
     "metric": "metrics",
     "check": "checks",
+    "format": "formats",
 }
 """Flags in the singular or shorter than the parameter, which takes several values."""
 DEFAULT_COMMANDS = {"runs list": "runs"}
