@@ -154,6 +154,7 @@ def causality_figure(report: CausalityReport) -> FigureSpec:
         draw=lambda figure: _draw_matrices(figure, report, maps),
         width=maps[0].inches[0],
         height=height,
+        fixed_layout=True,
     )
 
 

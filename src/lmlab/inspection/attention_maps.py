@@ -198,6 +198,7 @@ def _head_view(
         width=len(layers) * (LINE_SPAN_INCHES + sum(margins) + 0.2) - 0.2,
         height=WORD_LINE_INCHES * max(len(maps.rows), len(maps.columns)),
         text=activations.sentence.text,
+        fixed_layout=True,
     )
 
 

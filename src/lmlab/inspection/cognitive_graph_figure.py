@@ -74,7 +74,10 @@ def write_cognitive_graphs(answers: Sequence[MultihopAnswer], path: Path) -> lis
     for index, answer in enumerate(answers):
         name = numbered_name(path.stem, index, len(answers))
         files.append(path.with_stem(name))
-        write_figure(files[-1], render_figure(cognitive_graph_figure(answer, name=name), pdf=True))
+        write_figure(
+            files[-1],
+            render_figure(cognitive_graph_figure(answer, name=name), pdf=path.suffix == ".pdf"),
+        )
     return files
 
 

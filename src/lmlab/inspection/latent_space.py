@@ -82,6 +82,7 @@ def latent_noise_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]
             draw=partial(draw_noise_robustness, latent=latent, tokens=tokens),
             width=7.0,
             height=2.6,
+            fixed_layout=True,
         )
     ]
 

@@ -121,6 +121,7 @@ def norm_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
             draw=partial(draw_norms, norms=norms, panels=panels),
             width=3.1 * len(panels),
             height=2.4,
+            fixed_layout=True,
         )
     ]
 

@@ -9,7 +9,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from matplotlib.transforms import Bbox
 from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
 from lmlab.core.errors import UserError
 from lmlab.core.figure_style import DEFAULT_DPI, PLAIN_STYLE, FigureFileStyle, FigureStyle
-from lmlab.plotting.figure_styling import style_figure
+from lmlab.plotting.figure_styling import layout_scale, style_figure
 from lmlab.plotting.fonts import (
     BASE_FONT,
     GENERIC_FONTS,
@@ -45,6 +45,14 @@ FOREGROUND_COLOUR = "#010203"
 FIGURE_SUFFIXES = (".svg", ".png", ".pdf")
 
 
+SCALED_SIZES = (
+    *("axes.titlepad", "axes.labelpad", "axes.linewidth", "lines.linewidth", "lines.markersize"),
+    *(f"{axis}tick.{kind}.{what}" for axis in "xy" for kind in ("major", "minor")
+      for what in ("pad", "size", "width")),
+)  # fmt: skip
+"""Settings of matplotlib that are scaled together with the text of a fixed layout."""
+
+
 def colour(index: int) -> str:
     """The colour at an index of the palette, which repeats."""
     return COLOURS[index % len(COLOURS)]
@@ -57,9 +65,12 @@ def line_style(index: int) -> dict[str, Any]:
 
 @contextmanager
 def canvas(
-    name: str, *, height: float, width: float = 7.0, font: str = BASE_FONT
+    name: str, *, height: float, width: float = 7.0, font: str = BASE_FONT, scale: float = 1.0
 ) -> Iterator[Figure]:
-    """A figure in the common style; `name` makes the ids of several figures on a page unique."""
+    """A figure in the common style; `name` makes the ids of several figures on a page unique.
+
+    `scale`: of lines, ticks and gaps, whose sizes are in points.
+    """
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": f"lmlab-{name}",
@@ -75,6 +86,8 @@ def canvas(
         "xtick.color": FOREGROUND_COLOUR,
         "ytick.color": FOREGROUND_COLOUR,
     }
+    if scale != 1.0:
+        style |= {key: scale * matplotlib.rcParamsDefault[key] for key in SCALED_SIZES}
     with matplotlib.rc_context(style), warnings.catch_warnings(), _quiet_fonts():
         # The reader's browser has the glyphs that the fonts here lack; for a PNG `fonts` warns.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
@@ -255,17 +268,32 @@ def render_figure(
     spec: FigureSpec, style: FigureStyle = PLAIN_STYLE, *, pdf: bool = False
 ) -> RenderedFigure:
     """Render a figure; its name makes its ids unique on a page."""
-    font = BASE_FONT if style.font is None else check_font(style.font)
-    with canvas(spec.name, width=spec.width, height=spec.height, font=font) as figure:
+    font = BASE_FONT
+    if style.font is not None:
+        font = check_font(style.font)
+        style = replace(style, font=font)
+    scale = _layout_scale(spec, style, font) if spec.fixed_layout else None
+    with canvas(
+        spec.name, width=spec.width, height=spec.height, font=font, scale=scale or 1.0
+    ) as figure:
         spec.draw(figure)
         boxes = use_installed_fonts(figure, style.font)
-        box = style_figure(figure, style, fixed_layout=spec.fixed_layout)
+        box = style_figure(figure, style, scale=scale)
         return RenderedFigure(
             svg=as_svg(figure, box, style=style),
             png_bytes=as_png(figure, box, dpi=style.dpi),
             pdf=as_pdf(figure, box) if pdf else b"",
             missing_glyphs=boxes,
         )
+
+
+def _layout_scale(spec: FigureSpec, style: FigureStyle, font: str) -> float:
+    if style.figure_size is None:
+        return style.text_scale
+    with canvas(spec.name, width=spec.width, height=spec.height, font=font) as figure:
+        spec.draw(figure)
+        use_installed_fonts(figure, style.font)
+        return layout_scale(figure, style)
 
 
 def write_figures(

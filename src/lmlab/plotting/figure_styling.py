@@ -10,6 +10,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
+from numpy.typing import NDArray
 
 from lmlab.core.errors import LmlabWarning, UserError
 from lmlab.core.figure_style import FigureStyle
@@ -36,28 +37,29 @@ def drawn_extent(figure: Figure) -> Bbox:
     return figure.get_tightbbox(canvas.get_renderer()).padded(PADDING)
 
 
-def style_figure(figure: Figure, style: FigureStyle, *, fixed_layout: bool) -> Bbox:
+def layout_scale(figure: Figure, style: FigureStyle) -> float:
+    """The factor by which a drawn figure of a fixed layout is scaled in a style."""
+    if style.figure_size is None:
+        return style.text_scale
+    _set_title(figure, style, 1.0)
+    box = drawn_extent(figure)
+    return float(min(style.figure_size[0] / box.width, style.figure_size[1] / box.height))
+
+
+def style_figure(figure: Figure, style: FigureStyle, *, scale: float | None) -> Bbox:
     """Apply a style to a drawn figure; returns the part to render, in inches.
 
-    Where a figure has a `fixed_layout` (texts placed by the inch), everything is scaled together.
+    Where a figure has a fixed layout (texts placed by the inch), all of it is scaled by `scale`.
     Otherwise texts have the font size and the axes fill what they leave of the size.
     """
-    scale = style.text_scale
-    _scale_texts(figure, scale)
-    if fixed_layout:
+    _scale_texts(figure, style.text_scale if scale is None else scale)
+    if scale is not None:
         _scale_layout(figure, scale)
-    _set_title(figure, style)
+    _set_title(figure, style, style.text_scale if scale is None else scale)
     if style.figure_size is None:
         return drawn_extent(figure)
-    if fixed_layout:
-        box = drawn_extent(figure)
-        fit = min(style.figure_size[0] / box.width, style.figure_size[1] / box.height)
-        _scale_texts(figure, fit)
-        _scale_layout(figure, fit)
-        box = drawn_extent(figure)
-    else:
-        box = _fit_axes(figure, style.figure_size)
-    return _exact_box(box, style.figure_size)
+    fit = _fit_axes if scale is None else _fit_layout
+    return _exact_box(fit(figure, style.figure_size), style.figure_size)
 
 
 def _exact_box(box: Bbox, size: tuple[float, float]) -> Bbox:
@@ -66,6 +68,18 @@ def _exact_box(box: Bbox, size: tuple[float, float]) -> Bbox:
     left = (box.x0 + box.x1 - width) / 2
     bottom = (box.y0 + box.y1 - height) / 2
     return Bbox.from_bounds(left, bottom, width, height)
+
+
+def _fit_layout(figure: Figure, size: tuple[float, float]) -> Bbox:
+    """Scale once more where what keeps its points (line widths) leaves the size."""
+    for _ in range(PASSES):
+        box = drawn_extent(figure)
+        scale = min(size[0] / box.width, size[1] / box.height)
+        if abs(scale - 1) < TOLERANCE:
+            break
+        _scale_texts(figure, scale)
+        _scale_layout(figure, scale)
+    return drawn_extent(figure)
 
 
 def _fit_axes(figure: Figure, size: tuple[float, float]) -> Bbox:
@@ -86,7 +100,7 @@ def _fit_axes(figure: Figure, size: tuple[float, float]) -> Bbox:
                 )
             return drawn_extent(figure)
         _scale_texts(figure, SHRINK)
-        figure.set_size_inches(*natural)
+        _resize(figure, natural)
     raise UserError(
         f"figure_size {size[0]:g}x{size[1]:g} leaves no room beside the labels; make it larger."
     )
@@ -101,8 +115,17 @@ def _fits(figure: Figure, size: tuple[float, float]) -> bool:
         canvas = figure.get_size_inches() + change
         if (canvas < MIN_SHARE * np.array(size)).any():
             return False
-        figure.set_size_inches(*canvas)
+        _resize(figure, canvas)
     return True
+
+
+def _resize(figure: Figure, canvas: NDArray[np.float64]) -> None:
+    """Resize the canvas; texts above it (titles) keep their distance from the axes in inches."""
+    before = figure.get_size_inches()[1]
+    figure.set_size_inches(*canvas)
+    for text in figure.texts:
+        if text.get_position()[1] > 1:
+            text.set_y(1 + (text.get_position()[1] - 1) * before / canvas[1])
 
 
 def _scale_texts(figure: Figure, scale: float) -> None:
@@ -119,19 +142,22 @@ def _scale_texts(figure: Figure, scale: float) -> None:
     for text in figure.findobj(Text):
         if isinstance(text, Text) and id(text) not in labels:
             text.set_fontsize(text.get_fontsize() * scale)
+    for text in figure.texts:
+        if text.get_position()[1] > 1:
+            text.set_y(1 + (text.get_position()[1] - 1) * scale)
 
 
 def _scale_layout(figure: Figure, scale: float) -> None:
     """Scale the canvas, and the markers, whose sizes are in points."""
     if scale == 1.0:
         return
-    figure.set_size_inches(*(figure.get_size_inches() * scale))
+    _resize(figure, figure.get_size_inches() * scale)
     for markers in figure.findobj(PathCollection):
         if isinstance(markers, PathCollection):
             markers.set_sizes(np.asarray(markers.get_sizes()) * scale**2)
 
 
-def _set_title(figure: Figure, style: FigureStyle) -> None:
+def _set_title(figure: Figure, style: FigureStyle, scale: float) -> None:
     """Replace the title, or add one above a figure that draws none."""
     if style.title is None:
         return
@@ -145,9 +171,9 @@ def _set_title(figure: Figure, style: FigureStyle) -> None:
     width, height = figure.get_size_inches()
     figure.text(
         (box.x0 + PADDING) / width,
-        (box.y1 - PADDING + TITLE_GAP) / height,
+        (box.y1 - PADDING + TITLE_GAP * scale) / height,
         style.title,
-        fontsize=TITLE_POINTS * style.text_scale,
+        fontsize=TITLE_POINTS * scale,
         va="bottom",
         label=TITLE,
     )
