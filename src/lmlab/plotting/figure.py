@@ -87,7 +87,8 @@ def canvas(
         "ytick.color": FOREGROUND_COLOUR,
     }
     if scale != 1.0:
-        style |= {key: scale * matplotlib.rcParamsDefault[key] for key in SCALED_SIZES}
+        defaults: Any = matplotlib.rcParamsDefault
+        style |= {key: scale * defaults[key] for key in SCALED_SIZES}
     with matplotlib.rc_context(style), warnings.catch_warnings(), _quiet_fonts():
         # The reader's browser has the glyphs that the fonts here lack; for a PNG `fonts` warns.
         warnings.filterwarnings("ignore", message="Glyph .* missing")

@@ -138,10 +138,11 @@ def _scale_texts(figure: Figure, scale: float) -> None:
             ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
             labels |= {id(text) for tick in ticks for text in (tick.label1, tick.label2)}
             if ticks:  # ticks made later have the size, too
-                axis.set_tick_params(which="both", labelsize=ticks[0].label1.get_fontsize() * scale)
+                size = float(ticks[0].label1.get_fontsize())
+                axis.set_tick_params(which="both", labelsize=size * scale)
     for text in figure.findobj(Text):
         if isinstance(text, Text) and id(text) not in labels:
-            text.set_fontsize(text.get_fontsize() * scale)
+            text.set_fontsize(float(text.get_fontsize()) * scale)
     for text in figure.texts:
         if text.get_position()[1] > 1:
             text.set_y(1 + (text.get_position()[1] - 1) * scale)
