@@ -31,7 +31,7 @@ def doctor(
     data: str | None,
     out: str | None,
     text: str | None,
-    **style: Any,
+    **figure_style: Any,
 ) -> None:
     """A checkpoint in Hugging Face format has no training history.
 
@@ -44,8 +44,8 @@ def doctor(
     """
     from lmlab.diagnosis.text_report import report_lines
 
-    examination = examine(run, data=data, text=text, **style)
-    figures = _write_figure(examination, run, out, FigureFileStyle(**style))
+    examination = examine(run, data=data, text=text, **figure_style)
+    figures = _write_figure(examination, run, out, FigureFileStyle(**figure_style))
     if as_json:
         print_json(examination.as_dict())
     else:

@@ -66,8 +66,8 @@ def _scored_texts(
     models: Mapping[str, LanguageModel], examples: Iterator[Example], options: ScoreTableOptions
 ) -> Iterator[ScoredText]:
     from lmlab.scoring.score_tables import ScoredText
+    from lmlab.scoring.scoring_options import ScoringOptions
     from lmlab.scoring.word_segmentation import make_segmentation
-    from lmlab.verbs.scoring import ScoringOptions
 
     segmentation = make_segmentation(options.words_by)
     of_scorers = as_keywords(options, ScoringOptions)
