@@ -46,6 +46,8 @@ def recipe_settings(module: ModuleType, name: str | None) -> dict[str, Any]:
 OptimizerName = Literal["adamw", "adam", "adafactor", "sgd", "rmsprop"]
 ScheduleName = Literal["constant", "linear", "cosine", "inverse-square-root", "plateau"]
 BUDGETS = ("epochs", "steps", "minutes")
+TOKENIZER_SETTINGS = ("min_count", "vocabulary_size", "lowercase", "punctuation")
+"""Training settings that only a new tokenizer reads."""
 
 AnyConfig = TypeVar("AnyConfig")
 
@@ -120,6 +122,12 @@ class TrainingConfig(DistillationConfig, ModuleReplacingConfig):
     """Minimum count: rarer words become <unk>; None takes the corpus's own minimum."""
     vocabulary_size: int | None = field(default=None, metadata={"at_least": 6})
     """Maximum vocabulary size, special tokens included; None is no limit (8,000 for subwords)."""
+    lowercase: bool = False
+    """Whether a tokenizer of words or subwords changes texts to lower case; character offsets stay
+    those of the text."""
+    punctuation: Literal["attached", "split"] = "attached"
+    """Punctuation of word and wordpiece tokenizers: attached to words as in the text, or split off
+    their edges as tokens (dog, is dog and a comma); don't and 3.14 stay whole."""
     seed: int = field(default=0, metadata={"at_least": 0, "below": 2**31})
     """Random seed of the initial weights, the batch order and all randomness of training."""
 

@@ -19,6 +19,7 @@ from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.system_files import resolve_system
 from lmlab.data.corpus import Corpus
 from lmlab.data.corpus_encoding import EntityNumbering, corpus_entities
+from lmlab.data.raw_text import raw_text_warning
 from lmlab.training.config import TrainingConfig
 from lmlab.training.corpus_setup import RunTokenizers, open_training_corpus, prepare_tokenizers
 from lmlab.training.data_loaders import TrainingData, training_data
@@ -179,6 +180,10 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     )
     if accelerator.is_main_process and not options.quiet:
         announce_origins(reporter, origins, prepared)
+        texts = opened.corpus.vocabulary_texts()
+        warning = raw_text_warning(texts, tokenizers.texts, lowercase=plan.training.lowercase)
+        if warning and resumed is None:
+            reporter.print_message(warning)
         announce(reporter, trainee, prepared, plan, accelerator, resumed=resumed is not None)
     if model.fitting == "counting" and any(value is not None for value in budget.values()):
         reporter.print_message(

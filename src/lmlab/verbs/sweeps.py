@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from lmlab.core.options import Argument, takes
 from lmlab.core.untrusted_input import check_path
 from lmlab.experiments.sweep_options import SweepOptions
+from lmlab.verbs.diagnosis import check_style, file_style
 
 if TYPE_CHECKING:
     from lmlab.experiments.sweep_results import Sweep
@@ -38,6 +39,7 @@ def sweep(
     from lmlab.experiments.sweep_spec import read_spec
 
     checked = read_spec(spec)  # report a wrong spec before the slow import of torch
+    check_style(options)
     from lmlab.experiments.executors import local_executor
     from lmlab.experiments.sweep_plan import plan_sweep
     from lmlab.experiments.sweep_progress import SweepBar
@@ -55,5 +57,5 @@ def sweep(
             result = run_sweep(
                 plan, out, executor=executor, progress=bar, retry_failed=options.retry_failed
             )
-        write_sweep_tables(result)
+        write_sweep_tables(result, file_style(options))
     return result
