@@ -10,7 +10,7 @@ Rows are the systems of the catalogue that score text (size small), on multi30k 
 WordNet's glosses, texts of at most 120 bytes as bytes, so a new system appears by itself. A training
 takes 3 minutes of CPU time of its process (setting clock=cpu), validations included, so a busy
 machine does not change the result. Its recipe is chosen by validation loss among at most three trials
-of one minute on multi30k, and used on both corpora; n-grams are counted with each order up to 12.
+of half a minute on multi30k, and used on both corpora; n-grams are counted with each order up to 12.
 Every training and every scoring is a process of its own. A row can be killed and begun again; on
 SIGTERM it saves a checkpoint. Records are in benchmarks/results/yardstick/.
 """
@@ -33,6 +33,7 @@ from yardstick_rows import (
     TRIAL_MINUTES,
     TUNED_ON,
     StoppedError,
+    has_trials,
     measure_row,
     row_name,
 )
@@ -54,7 +55,7 @@ def experiments() -> list[Experiment]:
 def experiment(card: Card, corpus: str) -> Experiment:
     """A row as the queue sees it."""
     needs = [f"{FOLDER}.{row_name(corpus, card.base)}"] if card.base else []
-    if corpus != TUNED_ON:
+    if not has_trials(card, corpus):
         needs.append(f"{FOLDER}.{row_name(TUNED_ON, card.name)}")
     row = row_name(corpus, card.name)
     return Experiment(
@@ -74,8 +75,8 @@ def expected_minutes(card: Card, corpus: str) -> float:
     """Trials, training and scoring on one core."""
     scoring = SCORING_MINUTES.get(card.kind, 0.5) + START_MINUTES
     if card.fitting == "counting":
-        return scoring + 2 * START_MINUTES * (len(ORDERS) if corpus == TUNED_ON else 1)
-    trials = 3 if corpus == TUNED_ON and card.fitting != "em" else 0
+        return scoring + 2 * START_MINUTES * len(ORDERS)
+    trials = 3 if has_trials(card, corpus) and card.fitting != "em" else 0
     return trials * (TRIAL_MINUTES + START_MINUTES) + MINUTES + START_MINUTES + scoring
 
 

@@ -1,7 +1,8 @@
 """A row of the yardstick: its trials, its training, its scoring and its record, each resumable.
 
 Every stage is a process of its own (`yardstick_training.py`), and its result is a file beside the
-run, so that a row that was stopped continues where it was. The recipe is chosen on TUNED_ON alone.
+run, so that a row that was stopped continues where it was. The recipe is chosen on TUNED_ON
+alone, but for the order of an n-gram.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ class StoppedError(Exception):
     """The row was asked to stop; the same command continues it."""
 
 
+def has_trials(card: Card, corpus: str) -> bool:
+    """Whether a row has trials of its own: on TUNED_ON, and where they take seconds (counting)."""
+    return corpus == TUNED_ON or card.fitting == "counting"
+
+
 def row_name(corpus: str, system: str) -> str:
     return f"{corpus}.{system}"
 
@@ -103,9 +109,9 @@ class RowMeasurement:
         return record
 
     def _trials(self) -> list[Record]:
-        """The trials of the recipe; none on other corpora than TUNED_ON."""
+        """The trials of the recipe, where there are any."""
         trials: list[Record] = []
-        while self.corpus.name == TUNED_ON:
+        while has_trials(self.card, self.corpus.name):
             made = [Trial(settings=one["settings"], loss=one.get("loss")) for one in trials]
             settings = next_trial(self.card, made)
             if settings is None:
@@ -120,7 +126,7 @@ class RowMeasurement:
 
     def _recipe(self, trials: list[Record]) -> Record:
         """The chosen settings, and the expected steps of a training; from TUNED_ON's record."""
-        if self.corpus.name != TUNED_ON:
+        if not has_trials(self.card, self.corpus.name):
             tuned = read_record(self.folders, TUNED_ON, self.card.name)
             if tuned is None:
                 raise SystemExit(f"measure {self.card.name} on {TUNED_ON} first.")

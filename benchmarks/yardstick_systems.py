@@ -43,16 +43,21 @@ def reason_left_out(card: Card) -> str | None:
     return None
 
 
+def own_cards() -> list[Card]:
+    """The cards of lmlab's own systems; those of plug-ins have no page to link to."""
+    return [card for card in catalogue().values() if not card.package]
+
+
 def measured_systems() -> list[Card]:
     """The cards of all systems that are measured, in the order in which they are."""
-    cards = [card for card in catalogue().values() if reason_left_out(card) is None]
+    cards = [card for card in own_cards() if reason_left_out(card) is None]
     rank = {name: index for index, name in enumerate(FIRST)}
     return sorted(cards, key=lambda card: (rank.get(card.name, len(FIRST)), card.name))
 
 
 def systems_left_out() -> dict[str, str]:
     """The reason of each system that is not measured."""
-    reasons = {name: reason_left_out(card) for name, card in catalogue().items()}
+    reasons = {card.name: reason_left_out(card) for card in own_cards()}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
