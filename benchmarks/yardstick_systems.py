@@ -98,7 +98,10 @@ def base_settings(card: Card) -> dict[str, Any]:
     """Settings of every training of a system, before what its trials change."""
     if card.fitting in ("counting", "em"):
         return {"clock": "cpu"}
+    config = system_module(card.name).SIZES[SIZE]
+    # In three minutes no text is seen often enough to be learnt by heart.
     common: dict[str, Any] = {"clock": "cpu", "checkpoint_minutes": 0.5}
+    common |= {key: 0.0 for key in ("dropout", "attention_dropout") if hasattr(config, key)}
     if card.fitting == "words":
         return common | {"threads": 1}
     return common | {"schedule": "cosine", "warmup_steps": 20, "tokens_per_batch": 1024}

@@ -211,6 +211,7 @@ def test_a_row_that_was_stopped_continues_where_it_was(load, tmp_path: Path) -> 
     job = json.loads((tmp_path / "runs/yardstick/multi30k.lstm/run.job.json").read_text())
     assert job["settings"]["evaluate_every"] == 300 and job["budget"] == {"minutes": 3.0}
     assert job["settings"]["clock"] == "cpu" and job["tokenizer"] == "byte"
+    assert job["settings"]["dropout"] == 0 and "attention_dropout" not in job["settings"]
     assert record["test"]["bits_per_byte"] == 1.5 and record["seed"] == 0
     assert "machine" not in record["environment"] and len(record["commits"][0]) >= 7
     trial = json.loads((tmp_path / "runs/yardstick/multi30k.lstm/trial-2.result.json").read_text())
