@@ -1,18 +1,19 @@
-"""One table over all systems: bits per byte after three minutes of training, one thread, as bytes.
+"""One table over all systems: bits per byte after three minutes of training on bytes.
 
-    python benchmarks/yardstick.py --check [--only TEXT] [--size tiny]    # builds and trains each for 2 steps
+    python benchmarks/yardstick.py --check [--only TEXT] [--size tiny]
     python benchmarks/yardstick.py --measure lstm --corpus multi30k --data DATA [--runs runs]
-    python benchmarks/run_queue.py --run --only yardstick --data DATA      # all rows, one after the other
-    python benchmarks/yardstick.py --write docs/yardstick.md
-    python benchmarks/yardstick.py --figure docs/images/yardstick.svg
+    python benchmarks/run_queue.py --run --only yardstick --data DATA      # all that is missing
+    python benchmarks/yardstick.py --write docs/yardstick.md --figure docs/images/yardstick.svg
 
 Rows are the systems of the catalogue that score text (size small), on multi30k (English) and on
-WordNet's glosses, texts of at most 120 bytes as bytes, so a new system appears by itself. A training
-takes 3 minutes of CPU time of its process (setting clock=cpu), validations included, so a busy
-machine does not change the result. Its recipe is chosen by validation loss among at most three trials
-of half a minute on multi30k, and used on both corpora; n-grams are counted with each order up to 12.
-Every training and every scoring is a process of its own. A row can be killed and begun again; on
-SIGTERM it saves a checkpoint. Records are in benchmarks/results/yardstick/.
+WordNet's glosses, texts of at most 120 bytes as bytes; a new system has a row by itself. A training
+takes 3 minutes of CPU time of its process (setting clock=cpu), validations included, on one thread,
+so a busy machine does not change the result. Its recipe is chosen by validation loss among at most
+three trials of half a minute on multi30k, and used on both corpora; n-grams are counted with each
+order up to 12. Every training and every scoring is a process of its own. A row can be killed and
+begun again; on SIGTERM it saves a checkpoint. Records are in benchmarks/results/yardstick/.
+
+--check trains every system for two steps on bytes, and scores texts and pairs by it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether each system of the yardstick can be trained on bytes: two steps, a score, minimal pairs."""
+"""Whether each system of the yardstick trains on bytes: two steps, a score, minimal pairs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def train_briefly(card: Card, corpus: PreparedCorpus, folder: Path, size: str) -
     if run.exists():
         return run
     base = train_briefly(find_system(card.base), corpus, folder, size) if card.base else None
-    budget: dict[str, Any] = {"counting": {}, "em": {"epochs": 1}}.get(card.fitting, {"steps": STEPS})
+    budget: dict[str, Any] = {"counting": {}, "em": {"epochs": 1}}.get(
+        card.fitting, {"steps": STEPS}
+    )
     result = fit(
         system=card.name,
         data=str(corpus.folder),

@@ -1,4 +1,4 @@
-"""The corpora of the yardstick as files: short lines of each split, and minimal pairs of test lines.
+"""The corpora of the yardstick as files: short lines of each split, minimal pairs of test lines.
 
 Lines of more than MAX_BYTES bytes are left out, so that every system reads whole texts at its usual
 length. Validation and test lines are evenly spaced over their splits.
@@ -120,7 +120,7 @@ def minimal_pairs(
     word order: two neighbouring words are swapped. word choice: a word is replaced by one of as
     many bytes that is about as frequent in the training text (at most twice, at least half).
     """
-    generator = random.Random(seed)  # noqa: S311
+    generator = random.Random(seed)
     words = WordsByLength(train)
     pairs = []
     for kind in ("word order", "word choice"):

@@ -15,13 +15,7 @@ from yardstick_page import TITLES, Row, order_bits, rows_of
 from yardstick_rows import MINUTES
 
 from lmlab.core.score import NORMALISED_KINDS
-from lmlab.plotting.figure import (
-    FOREGROUND_COLOUR,
-    FigureSpec,
-    colour,
-    render_figure,
-    write_figure,
-)
+from lmlab.plotting.figure import FOREGROUND_COLOUR, FigureSpec, colour, render_figure, write_figure
 
 LINE_INCHES = 0.15
 """Height of a label."""

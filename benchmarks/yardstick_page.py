@@ -1,8 +1,9 @@
-"""The page docs/yardstick.md, from the catalogue and the records; nothing in it is kept by hand."""
+"""The page docs/yardstick.md: a template, filled in from the catalogue and the records."""
 
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from experiment import Folders
 from yardstick_corpora import MAX_BYTES, PAIRS_PER_KIND, SPECS, TEST_LINES, VALIDATION_LINES
-from yardstick_rows import MINUTES, SEED, TRIAL_MINUTES, TUNED_ON, Record, read_record
+from yardstick_rows import MINUTES, POINTS, SEED, TRIAL_MINUTES, TUNED_ON, Record, read_record
 from yardstick_systems import ORDERS, SECTIONS, SIZE, WIDE, measured_systems, systems_left_out
 
 from lmlab.core.atomic_files import write_text
@@ -19,33 +20,8 @@ from lmlab.core.score import NORMALISED_KINDS
 
 TITLES = {"multi30k": "multi30k (English captions)", "wordnet": "WordNet's glosses"}
 MISSING = "not there yet"
-HEADINGS = {
-    "exact": (
-        "Exact scores, and bounds",
-        "The log-probability of a distribution over texts, so these are ranked. Rows marked *bound* "
-        "(a VAE's ELBO) have at most the bits that are printed.",
-    ),
-    "estimate": (
-        "Estimates",
-        "Right on average or in the limit: the normaliser is estimated from samples.",
-    ),
-    "pseudo": (
-        "Pseudo-log-likelihoods",
-        "Sums of the log-probability of each byte given all the others, before and after. They are "
-        "no log-probabilities of the text, so bits are comparable neither with those above nor, "
-        "strictly, with each other; ordered by minimal pairs.",
-    ),
-    "reconstruction": (
-        "Reconstructions",
-        "The bits of a text given one vector of the text itself: how well it is restored, and not "
-        "how probable it is.",
-    ),
-    "unnormalised": (
-        "Energies",
-        "Known up to a constant that is never computed, so there are no bits; ordered by minimal "
-        "pairs.",
-    ),
-}
+TEMPLATE = Path(__file__).with_suffix(".md")
+"""The prose of the page."""
 COLUMNS = (
     *("system", "family", "score", "bits per byte", "seconds to the best n-gram", "minimal pairs"),
     *("parameters", "training, bytes/s", "scoring, bytes/s", "peak memory, MiB"),
@@ -170,43 +146,44 @@ def shown_seconds(row: Row, target: float | None) -> str:
 
 
 def page(folders: Folders) -> str:
-    """The whole page as Markdown."""
+    """The whole page as Markdown: the template with tables and figures filled in."""
     rows = {corpus: rows_of(corpus, folders) for corpus in SPECS}
-    parts = [INTRODUCTION, "\n".join(summary(rows)), "\n".join(orders(rows))]
-    for section, (heading, sentence) in HEADINGS.items():
-        parts.append(f"## {heading}\n\n{sentence}")
-        for corpus, all_rows in rows.items():
-            chosen = ranked([row for row in all_rows if section_of(row) == section], section)
-            lines = [f"### {TITLES[corpus]}: {heading[0].lower()}{heading[1:]}", ""]
-            parts.append("\n".join([*lines, *table(chosen, best_ngram(all_rows))]))
-    parts += ["\n".join(left_out()), "\n".join(recipes(rows[TUNED_ON])), "\n".join(limits(rows))]
-    return "\n\n".join(parts) + "\n"
+    sections = {section: "\n".join(section_tables(rows, section)).strip() for section in SECTIONS}
+    parts = {
+        "summary": summary(rows),
+        "orders": orders(rows),
+        "left_out": left_out(),
+        "corpora": corpora(rows),
+        "recipes": recipes(rows[TUNED_ON]),
+    }
+    return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        sections | {name: "\n".join(lines) for name, lines in parts.items()},
+        minutes=f"{MINUTES:g}",
+        trial_seconds=f"{60 * TRIAL_MINUTES:g}",
+        size=SIZE,
+        max_bytes=MAX_BYTES,
+        validation_lines=VALIDATION_LINES,
+        test_lines=TEST_LINES,
+        points=POINTS,
+        wide=WIDE,
+        tuned_on=TUNED_ON,
+        pairs=2 * PAIRS_PER_KIND,
+        seed=SEED,
+    )
 
 
-INTRODUCTION = f"""# One table over all systems
-
-<!-- Written by `python benchmarks/yardstick.py --write docs/yardstick.md`; edit benchmarks/yardstick_page.py. -->
-
-Every system of the catalogue that gives a text a score, trained for {MINUTES:.0f} minutes of CPU time on one thread, at size
-{SIZE}, on the same texts, **as bytes**: no vocabulary to choose, no unknown words, so that bits per byte mean the same in
-every row. What is not measured yet is marked, and what can't be measured is listed with the reason.
-
-![bits per byte against seconds of training, by family](images/yardstick.svg)
-
-*Learning curves: bits per byte of the validation lines against CPU seconds of training, colours by family; dashed curves are
-bounds. Horizontal lines are n-grams by their order. Not shown: scores that are no log-probabilities (below), how figures vary by
-seed (one seed), longer trainings, larger sizes, words or subwords in place of bytes, and other machines, on which the same
-three minutes hold more or fewer steps.*
-
-    python benchmarks/yardstick.py --check                                  # does every system train on bytes?
-    python benchmarks/run_queue.py --run --only yardstick --data DATA       # measure what is missing; can be stopped
-    python benchmarks/yardstick.py --write docs/yardstick.md --figure docs/images/yardstick.svg"""
+def section_tables(rows: dict[str, list[Row]], section: str) -> Iterator[str]:
+    """The table of a section for each corpus."""
+    for corpus, all_rows in rows.items():
+        chosen = ranked([row for row in all_rows if section_of(row) == section], section)
+        yield f"**{TITLES[corpus]}**"
+        yield ""
+        yield from table(chosen, best_ngram(all_rows))
+        yield ""
 
 
 def summary(rows: dict[str, list[Row]]) -> Iterator[str]:
     """How much is there, and the best rows."""
-    yield "## What is there"
-    yield ""
     for corpus, all_rows in rows.items():
         done = [row for row in all_rows if row.record is not None]
         line = f"- **{TITLES[corpus]}**: {len(done)} of {len(all_rows)} rows."
@@ -237,8 +214,6 @@ def orders(rows: dict[str, list[Row]]) -> Iterator[str]:
     if not counted:
         yield "The n-grams of each order are not there yet."
         return
-    yield "Test bits per byte of an n-gram by its order; the table has the best on validation:"
-    yield ""
     yield f"| order | {' | '.join(map(str, ORDERS))} |"
     yield "|---" * (len(ORDERS) + 1) + "|"
     for corpus, record in counted.items():
@@ -247,8 +222,6 @@ def orders(rows: dict[str, list[Row]]) -> Iterator[str]:
 
 
 def left_out() -> Iterator[str]:
-    yield "## Not in the table"
-    yield ""
     yield "| system | reason |"
     yield "|---|---|"
     for name, reason in systems_left_out().items():
@@ -256,13 +229,6 @@ def left_out() -> Iterator[str]:
 
 
 def recipes(rows: Sequence[Row]) -> Iterator[str]:
-    yield "## Recipes"
-    yield ""
-    yield (
-        "The settings that a row's trials chose by validation loss, besides those of every training (`settings` in its "
-        "record), and the loss of each trial in nats per prediction."
-    )
-    yield ""
     yield "| system | chosen | trials |"
     yield "|---|---|---|"
     for row in rows:
@@ -285,50 +251,16 @@ def shown_settings(settings: dict[str, Any]) -> str:
     return ", ".join(parts) or "default"
 
 
-def limits(rows: dict[str, list[Row]]) -> Iterator[str]:
-    yield "## How it is measured"
-    yield ""
-    yield (
-        f"- **Texts**: lines of at most {MAX_BYTES} bytes, each by itself, with its end predicted where a score has one; "
-        f"{VALIDATION_LINES} validation and {TEST_LINES} test lines, evenly spaced. multi30k is lower-cased and tokenised by "
-        "its authors; the glosses are those of the built-in corpus `wordnet`."
-    )
+def corpora(rows: dict[str, list[Row]]) -> Iterator[str]:
+    """What is in each corpus, from the first of its records."""
     for corpus, all_rows in rows.items():
         record = next((row.record for row in all_rows if row.record is not None), None)
         if record is not None:
-            figures = record["corpus"]
+            sizes, dropped = record["corpus"]["bytes"], record["corpus"]["dropped"]
             yield (
-                f"    - {corpus}: {figures['bytes']['train']:,} bytes of training text, {figures['bytes']['test']:,} of test "
-                f"text; {figures['dropped']['train']:,} training lines are too long."
+                f"  - {corpus}: {sizes['train']:,} bytes of training text and {sizes['test']:,} of "
+                f"test text; {dropped['train']:,} training lines are too long."
             )
-    yield (
-        f"- **Budget**: {MINUTES:.0f} minutes of the process's CPU time (`--set clock=cpu`), validations included, at most 12 of "
-        "them. Other processes on the machine hardly change it. Counting and EM end when they are done. What starts from a "
-        "run of another system has that run's three minutes besides."
-    )
-    yield (
-        f"- **Recipe**: AdamW, cosine schedule, batches of 1,024 bytes, no dropout (hardly a text is seen ten times), and the learning rate of at most three trials of "
-        f"{60 * TRIAL_MINUTES:.0f} seconds: the system's own, three times that, and one more in the better direction. A system wider "
-        f"than {WIDE} tries width {WIDE} in place of the third. Chosen by validation loss on {TUNED_ON} and used on both "
-        "corpora. Three short trials favour what needs little tuning."
-    )
-    yield (
-        f"- **Minimal pairs**: {2 * PAIRS_PER_KIND} test lines of each corpus against a change of as many bytes: two neighbouring words "
-        "swapped, or a word replaced by one of the same number of bytes that is about as frequent. Ties count one half; chance "
-        "is 0.5."
-    )
-    yield (
-        "- **±** is the standard error over test lines of a row by itself; rows are measured on the same lines, so their "
-        f"differences are more certain than that. One seed ({SEED}): what other seeds would change is not known."
-    )
-    yield (
-        "- **Speeds** are bytes of text per CPU second of training steps and of scoring. **Peak memory** is that of the "
-        "training's own process, libraries and encoded corpus included."
-    )
-    yield (
-        "- Encoder-decoders and denoising systems (`t5`, `bart`, `transformer` …) score a text given an empty source, which their "
-        "training shows rarely or never; that says little about what they are for."
-    )
 
 
 def write_page(path: Path, folders: Folders) -> None:

@@ -117,7 +117,9 @@ class RowMeasurement:
             if settings is None:
                 break
             stage = f"trial-{len(trials) + 1}"
-            result = self._fit(stage, {**settings_on(self.card, self.corpus, SIZE), **settings}, TRIAL_MINUTES)
+            result = self._fit(
+                stage, {**settings_on(self.card, self.corpus, SIZE), **settings}, TRIAL_MINUTES
+            )
             if self.card.fitting == "counting":  # the orders are lines of the figure
                 result["test"] = self._score(stage)
             kept = ("loss", "unit", "steps", "seconds", "failed", "test")
@@ -182,7 +184,9 @@ class RowMeasurement:
             write_text(path, json.dumps(job))
             script = str(Path(__file__).with_name("yardstick_training.py"))
             environment = one_thread_environment()
-            code, output, errors = self.processes.run([sys.executable, script, str(path)], environment)
+            code, output, errors = self.processes.run(
+                [sys.executable, script, str(path)], environment
+            )
             result = json.loads(output) if output.strip() and not code else {}
             if self.processes.stopped or result.get("interrupted"):
                 self._note_session(name, result)

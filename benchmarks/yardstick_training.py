@@ -2,9 +2,9 @@
 
     python benchmarks/yardstick_training.py JOB.json
 
-JOB.json holds the arguments of `fit` or `score`; the result is printed as JSON, with the CPU seconds
-and the peak memory of the process. On SIGTERM a training saves a checkpoint and resumes the next
-time. What went wrong with the training itself is printed under `failed`.
+JOB.json holds the arguments of `fit` or `score`; the result is printed as JSON, with the CPU
+seconds and the peak memory of the process. On SIGTERM a training saves a checkpoint and resumes the
+next time. What went wrong with the training itself is printed under `failed`.
 """
 
 from __future__ import annotations
@@ -85,10 +85,7 @@ def fit(
 def validation_curve(validations: list[Result], validation_bytes: int) -> list[list[float]]:
     """Seconds of training, and bits per byte on the validation split, of each validation."""
     return [
-        [
-            line["seconds"],
-            round(line["loss"] * line["count"] / math.log(2) / validation_bytes, 4),
-        ]
+        [line["seconds"], round(line["loss"] * line["count"] / math.log(2) / validation_bytes, 4)]
         for line in validations
         if math.isfinite(line["loss"])
     ]
@@ -97,7 +94,9 @@ def validation_curve(validations: list[Result], validation_bytes: int) -> list[l
 def training_speed(lines: list[Result], train_bytes: int) -> float:
     """Bytes of text per second of training steps, without validations where steps are timed."""
     steps = [line for line in lines if line["event"] == "train"]
-    timed = [line["count"] / line["tokens_per_second"] for line in steps if line.get("tokens_per_second")]
+    timed = [
+        line["count"] / line["tokens_per_second"] for line in steps if line.get("tokens_per_second")
+    ]
     epochs = max((line.get("epochs", line["epoch"]) for line in steps), default=0)
     seconds = sum(timed) or max((line["seconds"] for line in steps), default=0)
     return float(epochs * train_bytes / max(seconds, 1e-9))
@@ -141,7 +140,10 @@ def score(*, run: str, texts: list[str], pairs: str | None) -> Result:
 
 
 def standard_error(totals: list[float], sizes: list[int]) -> float:
-    """Standard error of Σ totals / Σ sizes over texts: √(n/(n-1) Σ (total - ratio size)²) / Σ sizes."""
+    """Standard error of the ratio r = Σ totals / Σ sizes over n texts.
+
+    √(n / (n - 1) · Σ (total - r size)²) / Σ sizes
+    """
     ratio, count = sum(totals) / sum(sizes), len(totals)
     squares = sum((t - ratio * s) ** 2 for t, s in zip(totals, sizes, strict=True))
     return math.sqrt(squares * count / max(count - 1, 1)) / sum(sizes)

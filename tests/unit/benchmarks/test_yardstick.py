@@ -93,7 +93,9 @@ def test_trials_search_the_learning_rate_and_the_orders(systems) -> None:
 
 def write_captions(folder: Path) -> Path:
     """Multi30k's files with 12 lines each, the last of 121 bytes and the one before of 120."""
-    lines = [f"a {adjective} dog number {n} runs ." for n in range(5) for adjective in ("red", "big")]
+    lines = [
+        f"a {adjective} dog number {n} runs ." for n in range(5) for adjective in ("red", "big")
+    ]
     lines += ["é" * 60, "x" * 121]
     for name in ("train.en", "val.en", "test_2016_flickr.en"):
         path = folder / "multi30k" / name
@@ -238,10 +240,7 @@ def test_rows_are_ranked_by_what_compares(load) -> None:
     page = load("yardstick_page")
     rows = [
         row_of(page, name, test={"kind": "exact", "bits_per_byte": bits, "pairs": {"all": pairs}})
-        for name, bits, pairs in (
-            ("lstm", 2.0, {"accuracy": 0.9}),
-            ("gpt", 1.5, {"accuracy": 0.6}),
-        )
+        for name, bits, pairs in (("lstm", 2.0, {"accuracy": 0.9}), ("gpt", 1.5, {"accuracy": 0.6}))
     ]
     rows.append(row_of(page, "gru"))
     assert [row.card.name for row in page.ranked(rows, "exact")] == ["gpt", "lstm", "gru"]
@@ -300,6 +299,6 @@ def test_picture_names_every_curve(load, tmp_path: Path) -> None:
     svg = (tmp_path / "picture.svg").read_text(encoding="utf-8")
     assert "lstm 1.50" in svg and "recurrent" in svg and "glosses" not in svg
     # By hand: 1.8 nats for each of 100 predictions over 90 bytes are 2.89 bits per byte.
-    assert load("yardstick_page").order_bits(
-        {"corpus": corpus, "trials": trials}
-    ) == pytest.approx({3: 1.8 * 100 / 90 / math.log(2)})
+    assert load("yardstick_page").order_bits({"corpus": corpus, "trials": trials}) == pytest.approx(
+        {3: 1.8 * 100 / 90 / math.log(2)}
+    )
