@@ -38,7 +38,7 @@ from yardstick_rows import (
     measure_row,
     row_name,
 )
-from yardstick_systems import ORDERS, measured_systems
+from yardstick_systems import ORDERS, measured_systems, systems_left_out
 
 from lmlab.core.card import Card
 
@@ -100,6 +100,8 @@ def main() -> None:
     if options.measure:
         if folders.data is None and "{data}" in SPECS[options.corpus]:
             parser.error("the data folder is missing; give --data or set LMLAB_DATA")
+        if reason := systems_left_out().get(options.measure):
+            parser.error(f"{options.measure} has no row: {reason}")
         processes = Processes()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, processes.stop)

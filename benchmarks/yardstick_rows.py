@@ -145,10 +145,6 @@ class RowMeasurement:
         return {"evaluate_every": max(int(steps) // POINTS, LEAST_STEPS)}
 
     def _fit(self, stage: str, settings: Mapping[str, Any], minutes: float) -> Record:
-        base = None
-        if self.card.base:
-            name = row_name(self.corpus.name, self.card.base)
-            base = str(self.folders.runs / FOLDER / name / "run")
         return self._stage(
             stage,
             {
@@ -162,10 +158,20 @@ class RowMeasurement:
                 "train_bytes": self.corpus.bytes["train"],
                 "size": SIZE,
                 "tokenizer": TOKENIZER,
-                "base": base,
+                "base": self._base(),
                 "seed": SEED,
             },
         )
+
+    def _base(self) -> str | None:
+        """The run that the system is built on, if it needs one: that of another row."""
+        if not self.card.base:
+            return None
+        name = row_name(self.corpus.name, self.card.base)
+        run = self.folders.runs / FOLDER / name / "run"
+        if not run.exists():
+            raise SystemExit(f"{run} is missing; remove the record {name}.json and measure it.")
+        return str(run)
 
     def _score(self, stage: str) -> Record:
         job = {
@@ -177,25 +183,32 @@ class RowMeasurement:
         return self._stage(f"{stage}-score", job)
 
     def _stage(self, name: str, job: Record) -> Record:
-        """The result of a job, which is run if there is none yet."""
-        stored = self.folder / f"{name}.result.json"
+        """The result of a job, which is run if there is none yet; one of another job is removed."""
+        path, stored = (self.folder / f"{name}.{kind}.json" for kind in ("job", "result"))
+        if path.exists() and json.loads(path.read_text(encoding="utf-8")) != job:
+            for of in (name, f"{name}-score"):  # what was scored is no longer there
+                for file in self.folder.glob(f"{of}.*"):
+                    file.unlink()
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         if not stored.exists():
-            path = self.folder / f"{name}.job.json"
             write_text(path, json.dumps(job))
-            script = str(Path(__file__).with_name("yardstick_training.py"))
-            environment = one_thread_environment()
-            code, output, errors = self.processes.run(
-                [sys.executable, script, str(path)], environment
-            )
-            result = json.loads(output) if output.strip() and not code else {}
-            if self.processes.stopped or result.get("interrupted"):
-                self._note_session(name, result)
-                raise StoppedError
-            if not result:
-                raise SystemExit(f"{self.folder.name}, {name}: {errors.strip()[-1500:]}")
-            write_text(stored, json.dumps(self._with_sessions(name, result)) + "\n")
+            result = self._with_sessions(name, self._run_job(name, path))
+            write_text(stored, json.dumps(result) + "\n")
         loaded: Record = json.loads(stored.read_text(encoding="utf-8"))
         return loaded
+
+    def _run_job(self, name: str, path: Path) -> Record:
+        """The result of a job's process; a StoppedError if it was stopped."""
+        script = str(Path(__file__).with_name("yardstick_training.py"))
+        command, environment = [sys.executable, script, str(path)], one_thread_environment()
+        code, output, errors = self.processes.run(command, environment)
+        result: Record = json.loads(output) if output.strip() and not code else {}
+        if self.processes.stopped or result.get("interrupted"):
+            self._note_session(name, result)
+            raise StoppedError
+        if not result:
+            raise SystemExit(f"{self.folder.name}, {name}: {errors.strip()[-1500:]}")
+        return result
 
     def _note_session(self, name: str, result: Record) -> None:
         """Keep what a session that was stopped took."""

@@ -221,6 +221,14 @@ def test_a_row_that_was_stopped_continues_where_it_was(load, tmp_path: Path) -> 
     assert len(record["trials"]) == 3 and "--measure lstm --corpus multi30k" in record["command"]
 
 
+def test_results_of_other_settings_are_not_used(load, tmp_path: Path, monkeypatch) -> None:
+    measure(load, tmp_path, "multi30k", FakeProcesses())
+    monkeypatch.setattr(load("yardstick_rows"), "MINUTES", 6.0)
+    again = FakeProcesses()
+    assert measure(load, tmp_path, "multi30k", again)["minutes"] == 6.0
+    assert again.jobs == ["run", "run-score"]  # the trials are the same
+
+
 def test_the_second_corpus_takes_the_recipe_of_the_first(load, tmp_path: Path) -> None:
     measure(load, tmp_path, "multi30k", FakeProcesses())
     processes = FakeProcesses()
