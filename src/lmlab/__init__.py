@@ -70,3 +70,12 @@ if not TYPE_CHECKING:  # a checker knows the names above alone
         if verb is None:
             raise AttributeError(f"module 'lmlab' has no attribute {name!r}")
         return verb
+
+    _NAMES = [n for n, v in globals().items() if getattr(v, "__module__", "").startswith("lmlab.")]
+
+    def __dir__() -> list[str]:
+        """The public names and the verbs of plug-ins, which interactive shells complete."""
+        from lmlab.core.plugins import plugin_verbs
+
+        verbs = plugin_verbs(set(globals())).usable
+        return sorted([*_NAMES, *(name.replace("-", "_") for name in verbs), "__version__"])

@@ -16,8 +16,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.joint_distribution import RankedFilling, most_probable_fillings
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import DecodingState, FieldwiseState
 from lmlab.models.seq2seq import EncoderDecoderLM, PointerGenerator

@@ -13,8 +13,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import MentionLink
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Emission
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.knowledge_attention import KnowledgeAttention
 from lmlab.models.masked_lm import BERT

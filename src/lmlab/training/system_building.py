@@ -11,10 +11,10 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.memory_budget import memory_budget
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.recorded_systems import recorded_system
 from lmlab.core.registry import find_system, system_module
 from lmlab.core.system import System
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.sampled_losses import SampledLossConfig, apply_sampled_loss
 from lmlab.training.config import apply_settings
