@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from yardstick_corpora import SPECS
 from yardstick_page import TITLES, Row, order_bits, rows_of
 from yardstick_rows import MINUTES
+from yardstick_systems import measured_systems
 
 from lmlab.core.score import NORMALISED_KINDS
 from lmlab.plotting.figure import FOREGROUND_COLOUR, FigureSpec, colour, render_figure, write_figure
@@ -21,6 +22,7 @@ LINE_INCHES = 0.15
 """Height of a label."""
 SHOWN_ORDERS = (3, 4, 5, 6, 12)
 LAST_SECOND = 60 * MINUTES
+BOUND_DASHES = (0, (4, 2))
 HIGHEST = 4.0
 """Bits per byte above which curves are cut off: the first steps of every training."""
 
@@ -48,8 +50,8 @@ def drawn_rows(rows: Sequence[Row]) -> list[Row]:
 
 def draw(figure: Figure, panels: dict[str, list[Row]]) -> None:
     """Curves with their names at the right, in the order of their ends."""
-    families = sorted({row.card.family for rows in panels.values() for row in rows})
-    colours = {family: colour(index) for index, family in enumerate(families)}
+    colours, drawn = family_colours(), [row for rows in panels.values() for row in rows]
+    families = [name for name in colours if name in {row.card.family for row in drawn}]
     all_axes = figure.subplots(1, max(len(panels), 1), squeeze=False)[0]
     height = figure.get_size_inches()[1]
     figure.subplots_adjust(wspace=0.62, right=0.86, bottom=1.1 / height, top=1 - 0.35 / height)
@@ -58,10 +60,13 @@ def draw(figure: Figure, panels: dict[str, list[Row]]) -> None:
         axes.set_title(TITLES[corpus], fontsize=10, loc="left")
     all_axes[0].set_ylabel("bits per byte, validation lines")
     handles = [Line2D([], [], color=colours[family]) for family in families]
-    handles.append(Line2D([], [], color=FOREGROUND_COLOUR, linestyle=(0, (4, 2))))
+    names = families
+    if any(row.kind == "bound" for row in drawn):
+        handles.append(Line2D([], [], color=FOREGROUND_COLOUR, linestyle=BOUND_DASHES))
+        names = [*families, "bound"]
     figure.legend(
         handles,
-        [*families, "bound"],
+        names,
         frameon=False,
         fontsize=9,
         labelcolor=FOREGROUND_COLOUR,
@@ -69,6 +74,12 @@ def draw(figure: Figure, panels: dict[str, list[Row]]) -> None:
         bbox_to_anchor=(0.1, 0.6 / height),
         ncols=6,
     )
+
+
+def family_colours() -> dict[str, str]:
+    """A colour for each family that can be drawn, so that none changes as rows are added."""
+    families = {card.family for card in measured_systems() if card.kind in NORMALISED_KINDS}
+    return {family: colour(index) for index, family in enumerate(sorted(families))}
 
 
 def draw_panel(axes: Axes, rows: Sequence[Row], colours: dict[str, str]) -> None:
@@ -84,7 +95,7 @@ def draw_panel(axes: Axes, rows: Sequence[Row], colours: dict[str, str]) -> None
             draw_orders(axes, order_bits(row.record))
     for row in rows:
         seconds, bits = np.array(row.curve).T
-        dashes = (0, (4, 2)) if row.kind == "bound" else "-"
+        dashes = BOUND_DASHES if row.kind == "bound" else "-"
         hue = colours[row.card.family]
         axes.plot(seconds, bits, color=hue, linestyle=dashes, linewidth=1.3, alpha=0.85)
         axes.plot(seconds[-1:], bits[-1:], "o", color=hue, markersize=3.5, clip_on=False)
