@@ -120,11 +120,11 @@ def next_trial(card: Card, trials: list[Trial]) -> dict[str, Any] | None:
         return None
     rate = learning_rate(card)
     if len(trials) < 2:
-        return {"learning_rate": rate * (1, 3)[len(trials)]}
+        return {"learning_rate": (rate, 3 * rate)[len(trials)]}
     better = min(trials, key=lambda trial: trial.rank).settings["learning_rate"]
     if getattr(system_module(card.name).SIZES[SIZE], "width", 0) > WIDE:
         return {"learning_rate": better, "width": WIDE}
-    return {"learning_rate": rate * 9 if better > rate else rate / 3}
+    return {"learning_rate": float(f"{9 * rate if better > rate else rate / 3:.6g}")}
 
 
 def learning_rate(card: Card) -> float:
