@@ -33,7 +33,14 @@ from typing import Self
 from experiment import RESULTS, Experiment, Folders
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("notes/leak", "notes/run", "notes/pictures", "notes/claim_queue")
+SOURCES = (
+    "notes/leak",
+    "notes/run",
+    "notes/pictures",
+    "notes/claim_queue",
+    "distillation",
+    "yardstick",
+)
 """Benchmarks with an `experiments()`, and a `write_into(page)` if a page shows their results."""
 GROUPS = (
     "leak",
@@ -49,6 +56,8 @@ GROUPS = (
     "autoencoders, characters",
     "pictures",
     "more seeds",
+    "compression",
+    "yardstick",
 )
 """The order in which groups are run; others come after them."""
 STOP_SECONDS = 300
@@ -324,7 +333,8 @@ def markdown(experiments: Sequence[Experiment], folders: Folders) -> str:
 def write_into(page: Path, experiments: Sequence[Experiment], folders: Folders) -> None:
     """Bring the tables of all sources and the state of the queue in a page up to date."""
     for module in load_sources():
-        module.write_into(page)
+        if hasattr(module, "write_into"):
+            module.write_into(page)
     before, begin, rest = page.read_text(encoding="utf-8").partition("<!-- queue -->")
     _, end, after = rest.partition("<!-- end of queue -->")
     assert begin and end, f"{page} has no place for the queue"

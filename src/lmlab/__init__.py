@@ -54,6 +54,8 @@ from lmlab.verbs.runs import runs_diff as runs_diff
 from lmlab.verbs.runs import runs_rm as runs_rm
 from lmlab.verbs.runs import runs_show as runs_show
 from lmlab.verbs.runs import runs_tag as runs_tag
+from lmlab.verbs.score_tables import score as score
+from lmlab.verbs.score_tables import score_stream as score_stream
 from lmlab.verbs.sweeps import sweep as sweep
 from lmlab.verbs.training import demo as demo
 from lmlab.verbs.training import finetune as finetune

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from lmlab.core.errors import UserError
 from lmlab.core.html import Html
@@ -17,6 +17,9 @@ from lmlab.core.score_html import (
     summary_html,
     surprisal_legend,
 )
+
+if TYPE_CHECKING:
+    from lmlab.core.word_scores import Span, WordScore
 
 ScoreKind = Literal["exact", "bound", "estimate", "pseudo", "reconstruction", "unnormalised"]
 """
@@ -180,6 +183,16 @@ class Score(NotebookRecord):
         legend = (surprisal_legend(),) if self.per_token else ()
         return (*legend, *score_notes(self.kind, self.convention))
 
+    def words(self, given: Sequence[str] | None = None) -> list[WordScore]:
+        """Token scores summed by word; see `word_scores`.
+
+        Words are separated by white space, or are those `given`, which spell the text (我, 爱).
+        """
+        from lmlab.core.word_scores import spans_of_words, word_scores
+
+        spans: list[Span] | None = None if given is None else spans_of_words(self.text, given)
+        return word_scores(self, spans)
+
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
@@ -256,35 +269,52 @@ class Summary(NotebookRecord):
         return best, worst
 
 
-def summarise(scores: Iterable[Score]) -> Summary:
-    """Sum scores; they must share their kind and convention."""
-    total, tokens, characters, utf8_bytes, sequences, unknown = 0.0, 0, 0, 0, 0, 0
-    first: Score | None = None
-    low: float | None = 0.0
-    high: float | None = 0.0
-    for score in scores:
-        first = first or score
+class ScoreTotals:
+    """Running totals of scores that share their kind and convention."""
+
+    def __init__(self) -> None:
+        self._first: Score | None = None
+        self._total, self._tokens, self._characters, self._utf8_bytes = 0.0, 0, 0, 0
+        self._sequences, self._unknown = 0, 0
+        self._low: float | None = 0.0
+        self._high: float | None = 0.0
+
+    def add(self, score: Score) -> None:
+        """Add a score."""
+        first = self._first = self._first or score
         if (score.kind, score.convention) != (first.kind, first.convention):
             raise UserError("scores of different kinds or conventions can't be summed.")
-        total += score.total
-        tokens += score.tokens
-        characters += score.characters
-        utf8_bytes += score.utf8_bytes
-        unknown += score.unknown
-        sequences += 1
-        low = None if low is None or score.low is None else low + score.low
-        high = None if high is None or score.high is None else high + score.high
-    if first is None:
-        raise UserError("no text was scored, so there is nothing to sum.")
-    return Summary(
-        total=total,
-        tokens=tokens,
-        characters=characters,
-        utf8_bytes=utf8_bytes,
-        sequences=sequences,
-        unknown=unknown,
-        kind=first.kind,
-        convention=first.convention,
-        low=low,
-        high=high,
-    )
+        self._total += score.total
+        self._tokens += score.tokens
+        self._characters += score.characters
+        self._utf8_bytes += score.utf8_bytes
+        self._unknown += score.unknown
+        self._sequences += 1
+        low, high = self._low, self._high
+        self._low = None if low is None or score.low is None else low + score.low
+        self._high = None if high is None or score.high is None else high + score.high
+
+    def summary(self) -> Summary:
+        """The sum; a UserError if nothing was added."""
+        if self._first is None:
+            raise UserError("no text was scored, so there is nothing to sum.")
+        return Summary(
+            total=self._total,
+            tokens=self._tokens,
+            characters=self._characters,
+            utf8_bytes=self._utf8_bytes,
+            sequences=self._sequences,
+            unknown=self._unknown,
+            kind=self._first.kind,
+            convention=self._first.convention,
+            low=self._low,
+            high=self._high,
+        )
+
+
+def summarise(scores: Iterable[Score]) -> Summary:
+    """Sum scores; they must share their kind and convention."""
+    totals = ScoreTotals()
+    for score in scores:
+        totals.add(score)
+    return totals.summary()

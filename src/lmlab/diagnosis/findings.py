@@ -198,7 +198,7 @@ class Examination(NotebookRecord):
     unit: str
     """Unit of the losses."""
     losses_comparable: bool
-    """Whether training and held-out losses are of the same kind; false for sampled losses (NCE)."""
+    """Whether training and held-out losses are of the same kind; false for a sampled loss, say."""
     outcome: str
     """The system, its corpus and its final loss against the baselines."""
     verdict: str

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from lmlab.core.figure_style import FigureFileStyle
 from lmlab.core.options import Option
 from lmlab.core.shared_options import Jobs
 from lmlab.core.tracking_options import Track
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions:
+class SweepOptions(FigureFileStyle):
     """Where a sweep's results go, and how it is run; what it is says the spec."""
 
     out: Annotated[str | Path, Option("Output folder.", metavar="DIR")]

@@ -29,7 +29,7 @@ from lmlab.experiments.sweep_spec import SYSTEM, VARIED_OPTIONS, SweepSpec
 from lmlab.experiments.training_tasks import TrainingTask
 from lmlab.experiments.validation_metric import LOSS, find_metric
 from lmlab.training.base_models import load_base_model, resolve_base
-from lmlab.training.config import TrainingConfig
+from lmlab.training.config import TOKENIZER_SETTINGS, TrainingConfig
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.setting_records import DEFAULT_SIZE
 from lmlab.training.system_building import build_system
@@ -41,7 +41,7 @@ from lmlab.training.training_plan import (
     objective_setting,
 )
 
-TOKENIZATION = ("tokenizer", "source_tokenizer", "vocabulary_size", "min_count")
+TOKENIZATION = ("tokenizer", "source_tokenizer", *TOKENIZER_SETTINGS)
 """What changes the tokens, and so what a loss per token means."""
 BUDGETS = ("epochs", "steps", "minutes")
 MEMORIES = ("base", "encoder", "documents", "knowledge")

@@ -192,6 +192,7 @@ def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
             draw=partial(draw_text_table, listing=listing, title=title),
             width=10.0,
             height=listing.height,
+            fixed_layout=True,
             table=FigureTable(
                 header=("layer", "unit", "selectivity", "fires at", "by"),
                 rows=tuple(

@@ -80,6 +80,8 @@ class EntityLinkingMLM(BERTObjective):
     linking loss alone.
     """
 
+    prediction_kind = ""  # a teacher would need the mentions
+
     def __init__(
         self,
         vocabulary: Vocabulary,

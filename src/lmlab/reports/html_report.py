@@ -165,8 +165,8 @@ def _curves(section: ReportSection) -> Html:
         legend += " A line across: a model fitted in one pass."
     if any(not curve.single_epoch for curve in single):
         legend += " A point alone: a training that was validated once."
-    if any(curve.sampled_loss for curve in section.curves):
-        legend += " A sampled loss is not a loss per token: compare its trend, not its level."
+    if any(curve.another_loss for curve in section.curves):
+        legend += " Another loss than the held-out one: compare its trend, not its level."
     return join_html([tag("h3", "Training"), _figure(svg, legend)])
 
 

@@ -22,10 +22,10 @@ MAX_ANCESTORS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Ancestor:
-    """A run that a run's weights come from."""
+    """A run that a run's weights come from, or were learned from."""
 
     role: str
-    """base, encoder, continued_from or component."""
+    """base, encoder, continued_from, teacher, predecessor or component."""
     depth: int
     """1 for its own, 2 for that one's …"""
     path: str
@@ -109,8 +109,9 @@ def run_details(path: str | Path) -> RunDetails:
 def _ancestors(config: Mapping[str, Any], depth: int) -> list[Ancestor]:
     """The runs that a config names, each followed by those that it names itself."""
     found: list[Ancestor] = []
+    roles = ("continued_from", "base", "encoder", "teacher", "predecessor")
+    others = [(role, config.get(role)) for role in roles]
     components = config.get("components")
-    others = [(role, config.get(role)) for role in ("continued_from", "base", "encoder")]
     others += [("component", o) for o in components] if isinstance(components, list) else []
     for role, other in others:
         if not isinstance(other, dict) or depth > MAX_ANCESTORS:

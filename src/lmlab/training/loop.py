@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,6 +76,13 @@ class FitJob:
     """Validation metric for model selection, where it is not the loss."""
     stopping_rule: StoppingRule | None = None
     """Ends the training by its validation losses so far."""
+    trainee: System | None = None
+    """What gradient descent optimises, if it is not the system alone; see `trainees`."""
+
+    @property
+    def optimised(self) -> System:
+        """What gradient descent optimises, which checkpoints hold."""
+        return self.system if self.trainee is None else self.trainee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +106,12 @@ class FitResult:
 
 
 def fit_by_gradient(job: FitJob) -> FitResult:
-    """Minimise the system's loss by gradient descent, from the last checkpoint if there is one."""
+    """Minimise the loss by gradient descent, from the last checkpoint if there is one."""
     config, data, accelerator, reporter = job.config, job.data, job.accelerator, job.reporter
-    optimizer = build_optimizer(job.system, config)
-    model = accelerator.prepare_model(job.system, evaluation_mode=True)
+    optimizer = build_optimizer(job.optimised, config)
+    model = accelerator.prepare_model(job.optimised, evaluation_mode=True)
     optimizer = accelerator.prepare_optimizer(optimizer)
-    parameters = [p for p in job.system.parameters() if p.requires_grad]
+    parameters = [p for p in job.optimised.parameters() if p.requires_grad]
     schedule, budget = LearningRateSchedule(config), Budget(config, data.train.batches_per_epoch())
     progress, carried_state = restore_fit_checkpoint(job, optimizer, schedule)
     if budget.is_over(progress):
@@ -120,11 +126,12 @@ def fit_by_gradient(job: FitJob) -> FitResult:
     if course.ends:  # killed between its last checkpoint and its end
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="pruned")
-    clock, last_loss, saved_at = TrainingClock(progress.seconds), None, progress.seconds
+    clock = TrainingClock(progress.seconds, clock=config.clock)
+    last_loss, saved_at = None, progress.seconds
     start = {"epoch": progress.epoch, "position": progress.position}
     monitor = UpdateMonitor(job.system, log_every=config.log_every)
     if config.compile:
-        compile_loss(job.system)
+        compile_loss(job.optimised)
     model.train()
 
     with reporter, StopSignals() as signals, torch.random.fork_rng():
@@ -132,9 +139,9 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             data.train, size=config.grad_accumulation, **start
         ):
             # The randomness of a step depends on the seed and the step's number alone.
-            started = time.perf_counter()
+            started = clock.seconds()
             generator = seed_step(config.seed, progress.step, accelerator)
-            job.system.begin_step(progress.step)
+            job.optimised.begin_step(progress.step)
 
             # Gradients of sums, not of means, so that they add up over batches …
             sums = torch.zeros(4, dtype=torch.float64)
@@ -168,7 +175,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             monitor.record_before_step(progress.step + 1)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            seconds = time.perf_counter() - started
+            seconds = clock.seconds() - started
             progress.advance(total, count, seconds, len(batches), budget.per_epoch)
 
             # Validate on held-out text; only a validation split may decide anything.
@@ -335,7 +342,7 @@ def save_fit_checkpoint(
             Checkpoint(
                 step=progress.step,
                 state={"progress": progress.state(), "schedule": schedule.state()},
-                model=job.system.state_dict(),
+                model=job.optimised.state_dict(),
                 optimizer=optimizer_tensors(optimizer),
                 recurrent_state=rows,
             )
@@ -353,7 +360,7 @@ def restore_fit_checkpoint(
         job.reporter.begin(after=0)
         return Progress(), None
     with restoring(job.run.checkpoints_folder):
-        job.system.load_state_dict(checkpoint.model)
+        job.optimised.load_state_dict(checkpoint.model)
         restore_optimizer(optimizer, checkpoint.optimizer)
         schedule.restore(checkpoint.state["schedule"])
         progress = Progress.restored(checkpoint.state["progress"])

@@ -83,6 +83,22 @@ class TrainOptions:
             metavar="RUN",
         ),
     ] = None
+    teacher: Annotated[
+        str | Path | None,
+        Option(
+            "A run, of any system that predicts at the same positions, to distil into this one. "
+            "See docs/distillation.md.",
+            metavar="RUN",
+        ),
+    ] = None
+    predecessor: Annotated[
+        str | Path | None,
+        Option(
+            "A run of the same system with more layers, to replace its layers one by one "
+            "(BERT-of-Theseus); its other settings are the defaults.",
+            metavar="RUN",
+        ),
+    ] = None
     documents: Annotated[
         str | None,
         Option(

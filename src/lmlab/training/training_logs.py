@@ -216,7 +216,7 @@ class Reporter:
             return ""
         if self._compares:
             return f"training {self._last_loss:.4f}, "
-        return f"training loss {self._last_loss:.4f} (sampled loss), "
+        return f"training loss {self._last_loss:.4f} (another loss), "
 
     def write(self, event: str, progress: Progress, **values: Any) -> None:
         """Write one line of metrics.jsonl."""

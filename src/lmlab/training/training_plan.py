@@ -28,6 +28,7 @@ from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.run_records import BaseRecord, CorpusRecord, MemoryRecord
 from lmlab.training.system_building import as_tuples
+from lmlab.training.training_origins import TrainingOrigins
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -142,9 +143,7 @@ def describe_run(
     opened: OpenedCorpus,
     tokenizers: RunTokenizers,
     *,
-    base: BaseModel | None = None,
-    encoder: BaseModel | None = None,
-    continued: BaseRecord | None = None,
+    origins: TrainingOrigins,
     memories: Mapping[str, MemoryRecord],
 ) -> RunConfig:
     """The contents of config.json: enough to repeat the run from its own folder."""
@@ -170,9 +169,11 @@ def describe_run(
             errors=opened.errors,
         ),
         training=plan.training,
-        base=None if base is None else base.description,
-        encoder=None if encoder is None else encoder.description,
-        continued_from=continued,
+        base=origins.record("base"),
+        encoder=origins.record("encoder"),
+        continued_from=origins.continued_record,
+        teacher=origins.record("teacher"),
+        predecessor=origins.record("predecessor"),
         memories=memories,
     )
 

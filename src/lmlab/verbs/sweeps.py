@@ -11,6 +11,7 @@ from lmlab.core.options import Argument, takes
 from lmlab.core.tracking_options import check_tracker_names
 from lmlab.core.untrusted_input import check_path
 from lmlab.experiments.sweep_options import SweepOptions
+from lmlab.verbs.diagnosis import check_style, file_style
 
 if TYPE_CHECKING:
     from lmlab.experiments.sweep_results import Sweep
@@ -41,6 +42,7 @@ def sweep(
 
     track = check_tracker_names(options.track)
     checked = read_spec(spec)  # report a wrong spec before the slow import of torch
+    check_style(options)
     from lmlab.experiments.executors import local_executor
     from lmlab.experiments.sweep_plan import plan_sweep
     from lmlab.experiments.sweep_progress import SweepBar
@@ -58,5 +60,5 @@ def sweep(
             result = run_sweep(
                 plan, out, executor=executor, progress=bar, retry_failed=options.retry_failed
             )
-        write_sweep_tables(result)
+        write_sweep_tables(result, file_style(options))
     return result

@@ -107,7 +107,7 @@ def test_sampled_loss_is_not_reported_in_nats_per_token(
         )
         recorder.report_validation(progress, ValidationLoss(total=8.0, count=4), "validation")
     assert capsys.readouterr().err == (
-        "epoch 1, step 2: training loss 3.0000 (sampled loss), validation 2.0000 nats per token\n"
+        "epoch 1, step 2: training loss 3.0000 (another loss), validation 2.0000 nats per token\n"
     )
 
 

@@ -36,8 +36,9 @@ TERMINAL_ONLY = {
     "runs rm": {"yes": "Python does not ask"},
     "score": {
         "per_token": "prints what every record has",
-        "per_word": "lmlab.scoring.word_surprisal.word_scores(score)",
-        "csv": "a format of printing",
+        "per_word": "Score.words()",
+        "csv": "ScoreTable.write_csv",
+        "wide": "ScoreTable.write_csv(wide=True)",
         "given": "score_given(pairs)",
         "conditional": "score_given(pairs)",
         "errors": "how FILE is decoded",
@@ -81,6 +82,7 @@ RENAMED = {
     "fact": "facts",
     "metric": "metrics",
     "check": "checks",
+    "format": "formats",
 }
 """Flags in the singular or shorter than the parameter, which takes several values."""
 DEFAULT_COMMANDS = {"runs list": "runs"}
