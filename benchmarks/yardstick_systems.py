@@ -40,6 +40,8 @@ def reason_left_out(card: Card) -> str | None:
         return f"needs {' and '.join(described[name] for name in external)}"
     if card.conditional and "source" in card.exempt:
         return card.exempt["source"]
+    if card.components:
+        return "is made of other runs by `lmlab mix`, whose rows are here, and not trained itself"
     return None
 
 
