@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_json_list
 from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
@@ -68,6 +68,7 @@ def score(
             "--conditional", help="Score continuations: FILE has a prefix and one on each line."
         ),
     ] = False,
+    language: LanguageOption = None,
     raw: RawOption = False,
     errors: Errors = "strict",
     no_verify: NoVerify = False,
@@ -87,13 +88,14 @@ def score(
     options["mean"] = mean
     if continuing:
         texts = read_continuations(file, given_texts, given, errors)
-        write_continuations(run, texts, form, end=end, separator=separator, **options)
+        options |= {"end": end, "separator": separator}
+        write_continuations(run, texts, form, language=language, **options)
         return
     texts = read_texts(file, given_texts, errors, instead="--text")
     if sources:
         add_sources(texts, given_texts, sources)
     # Texts of the command line form no stream: each starts anew.
-    write_scores(run, texts, form, carry=file is not None, **options)
+    write_scores(run, texts, form, language=language, carry=file is not None, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +131,13 @@ def check_form(
         )
 
 
-def write_continuations(run: str, texts: TextInput, form: PrintedForm, **options: Any) -> None:
+def write_continuations(
+    run: str, texts: TextInput, form: PrintedForm, *, language: str | None, **options: Any
+) -> None:
     """Score continuations and print them."""
     from lmlab.verbs.loading import load
 
-    model = load(run)
+    model = load(run, language=language)
     texts.count_unknown_words(model.tokenizer)
     scores = score_continuations(model, texts, **options)
     print_continuations(scores, as_json=form.as_json, per_token=form.per_token, mean=form.mean)
@@ -142,12 +146,18 @@ def write_continuations(run: str, texts: TextInput, form: PrintedForm, **options
 
 
 def write_scores(
-    run: str, texts: TextInput, form: PrintedForm, *, carry: bool, **options: Any
+    run: str,
+    texts: TextInput,
+    form: PrintedForm,
+    *,
+    language: str | None,
+    carry: bool,
+    **options: Any,
 ) -> None:
     """Score texts and print them."""
     from lmlab.verbs.loading import load
 
-    model = load(run)
+    model = load(run, language=language)
     texts.count_unknown_words(model.tokenizer, model.model.effective_source_tokenizer)
     with texts.progress_bar("scoring", unit="tokens") as progress:
         by_token = form.per_token or form.per_word or form.csv or form.as_json
