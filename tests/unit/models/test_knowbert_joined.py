@@ -162,7 +162,7 @@ def test_links_have_ids_of_the_joined_knowledge_base():
 def test_linking_losses_are_added():
     """One gold mention in each knowledge base, of which masking leaves one or the other."""
     system, counts = build(), set()
-    for seed in range(6):
+    for seed in range(20):
         loss, _ = system.loss(batch(), generator=torch.Generator().manual_seed(seed))
         view = system.objective.view(batch(), generator=torch.Generator().manual_seed(seed))
         outputs = system.hidden(view).memory_outputs
