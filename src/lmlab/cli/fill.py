@@ -58,7 +58,9 @@ def fill(
     from lmlab.verbs.loading import load
 
     text_input = read_text_arguments(texts or [], text or [], file, errors)
-    fill_texts = partial(load(run, language=language).fill_stream, joint=joint, blanks=blanks, **options)
+    fill_texts = partial(
+        load(run, language=language).fill_stream, joint=joint, blanks=blanks, **options
+    )
     with processed_texts(text_input, "filling", fill_texts) as results:
         empty = FilledText(text="").as_dict()
         print_results(results, print_filled, empty=empty, as_json=as_json)

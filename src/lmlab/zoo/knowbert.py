@@ -127,7 +127,9 @@ def build(
 ) -> KnowBERT:
     copied, encoder = copy_encoder(base)
     layers = len(encoder.stack.blocks) * encoder.stack.times
-    parts = dict(zip(insertion_layers(config, layers, knowledge), split_knowledge(knowledge), strict=True))
+    parts = dict(
+        zip(insertion_layers(config, layers, knowledge), split_knowledge(knowledge), strict=True)
+    )
     memories = {
         layer: make_knowledge_attention(config, encoder, part.knowledge)
         for layer, part in parts.items()

@@ -79,9 +79,7 @@ def build(config: Config, vocabulary: Vocabulary) -> XLM:
         IndependentMasking(config.rate),
         MaskReplacement(vocabulary=vocabulary),
         translation_share=config.translation_share,
-        language=(
-            config.languages.index(config.language) if config.language else TEXT_LANGUAGE
-        ),
+        language=(config.languages.index(config.language) if config.language else TEXT_LANGUAGE),
     )
     return XLM(
         vocabulary=vocabulary,
