@@ -33,7 +33,7 @@ from typing import Self
 from experiment import RESULTS, Experiment, Folders
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("notes/leak", "notes/run", "notes/pictures", "notes/claim_queue")
+SOURCES = ("notes/leak", "notes/run", "notes/pictures", "notes/claim_queue", "xlm")
 """Benchmarks with an `experiments()`, and a `write_into(page)` if a page shows their results."""
 GROUPS = (
     "leak",
@@ -49,6 +49,7 @@ GROUPS = (
     "autoencoders, characters",
     "pictures",
     "more seeds",
+    "xlm",
 )
 """The order in which groups are run; others come after them."""
 STOP_SECONDS = 300

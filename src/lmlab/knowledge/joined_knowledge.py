@@ -1,4 +1,4 @@
-"""Several knowledge bases as one with consecutive entity ids, and its parts again (KnowBert-W+W)."""
+"""Several knowledge bases as one with consecutive entity ids, and its parts (KnowBert-W+W)."""
 
 from __future__ import annotations
 

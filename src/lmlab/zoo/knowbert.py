@@ -5,8 +5,9 @@
 
 Mentions, candidates and priors come from a lexicon of the knowledge base's aliases, entity
 embeddings from its facts, glosses or both. Several knowledge bases (--knowledge A+B) are inserted
-after different layers (KnowBert-W+W), each with a linker of its own. The entity linker is trained first with the rest frozen,
-then everything. BERT's next-sentence prediction is left out: inputs are single texts.
+after different layers (KnowBert-W+W), each with a linker of its own; all linkers are trained at
+once, not one after the other. They are trained first with the rest frozen, then everything. BERT's
+next-sentence prediction is left out: inputs are single texts.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def test_second_blank_is_filled_in_the_text_with_the_first_answer(system):
 
 
 def test_run_without_blanks_in_training_says_how_to_fill():
-    with pytest.raises(UserError, match="one <mask> for each token.*blank_rate=0.5"):
+    with pytest.raises(UserError, match=r"one <mask> for each token.*blank_rate=0\.5"):
         build().infill_decoder(batch_of([START, MASK, END]))
     with pytest.raises(UserError, match="full_mask_rate and blank_rate must sum to at most 1"):
         build(full_mask_rate=0.6, blank_rate=0.5)
