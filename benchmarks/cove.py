@@ -97,31 +97,36 @@ def mean_word_vectors(words: WordVectors, texts: list[str]) -> Features:
 def accuracy(features: list[Features], labels: list[NDArray[np.int64]]) -> dict[str, float]:
     """Logistic regression on training features; accuracy on test at the best penalty on dev."""
     mean, std = features[0].mean(0), features[0].std(0) + 1e-6
-    train, dev, test = (torch.from_numpy((values - mean) / std) for values in features)
-    targets = [torch.from_numpy(values) for values in labels]
+    train, *held_out = (torch.from_numpy((values - mean) / std) for values in features)
+    target, *answers = (torch.from_numpy(values) for values in labels)
     best = {"dev": -1.0, "test": 0.0, "penalty": 0.0}
     for penalty in PENALTIES:
-        head = torch.nn.Linear(train.shape[1], 2)
-        torch.nn.init.zeros_(head.weight)
-        torch.nn.init.zeros_(head.bias)
-        optimizer = torch.optim.LBFGS(head.parameters(), max_iter=100)
-
-        def loss() -> torch.Tensor:
-            optimizer.zero_grad()
-            value = F.cross_entropy(head(train), targets[0])
-            value = value + penalty * head.weight.square().sum()
-            value.backward()
-            return value
-
-        optimizer.step(loss)
+        head = fit_head(train, target, penalty)
         with torch.no_grad():
-            shares = [
+            dev, test = (
                 float((head(x).argmax(1) == y).float().mean())
-                for x, y in zip((dev, test), targets[1:], strict=True)
-            ]
-        if shares[0] > best["dev"]:
-            best = {"dev": shares[0], "test": shares[1], "penalty": penalty}
+                for x, y in zip(held_out, answers, strict=True)
+            )
+        if dev > best["dev"]:
+            best = {"dev": dev, "test": test, "penalty": penalty}
     return best
+
+
+def fit_head(features: torch.Tensor, labels: torch.Tensor, penalty: float) -> torch.nn.Linear:
+    """Logistic regression with an L2 penalty, by L-BFGS from zeros."""
+    head = torch.nn.Linear(features.shape[1], 2)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=100)
+
+    def loss() -> float:
+        optimizer.zero_grad()
+        value = F.cross_entropy(head(features), labels) + penalty * head.weight.square().sum()
+        value.backward()
+        return float(value.detach())
+
+    optimizer.step(loss)
+    return head
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

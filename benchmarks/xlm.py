@@ -7,7 +7,9 @@ Trains XLM on multi30k's German and English in four ways: not at all, by masked 
 mlm shows one side of each pair. Then the 1,000 test sentences of each language are encoded by
 themselves, as means of the hidden states of each layer, and the nearest sentence of the other
 language by cosine is its translation or not (chance: 0.1 %). `centred` first subtracts the mean of
-each language's vectors. A record is not measured again; a training that was stopped continues.
+each language's vectors. A record is not measured again; a training that was stopped continues. With
+--unfinished the runs that there are are measured as they are (best validation so far), without a
+record.
 """
 
 from __future__ import annotations
@@ -159,6 +161,12 @@ def measure(variant: str, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def print_retrieval(name: str, layers: list[dict[str, float]]) -> None:
+    for row in layers:
+        shares = (f"{key} {value:.1%}" for key, value in row.items() if key != "layer")
+        print(f"{name:10} layer {row['layer']}: {', '.join(shares)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
@@ -166,17 +174,20 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--only", choices=SHARES, action="append")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of mlm")
+    parser.add_argument("--unfinished", action="store_true", help="measure runs as they are")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     for variant in arguments.only or SHARES:
+        if arguments.unfinished:
+            run = arguments.runs / run_name(variant, arguments.epochs, arguments.seed)
+            print_retrieval(variant, retrieval(run, f"multi30k-de-en:{arguments.data}"))
+            continue
         path = arguments.records / record_name(variant, arguments.epochs, arguments.seed)
         if not path.exists():
             record = measure(variant, arguments)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps(record, indent=1) + "\n")
-        for row in json.loads(path.read_text(encoding="utf-8"))["retrieval"]:
-            shares = (f"{name} {value:.1%}" for name, value in row.items() if name != "layer")
-            print(f"{variant:10} layer {row['layer']}: {', '.join(shares)}", flush=True)
+        print_retrieval(variant, json.loads(path.read_text(encoding="utf-8"))["retrieval"])
 
 
 if __name__ == "__main__":
