@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -36,10 +37,8 @@ def join_knowledge(bases: Sequence[KnowledgeBase]) -> KnowledgeBase:
     """The entities, aliases and facts of several knowledge bases, whose names must differ."""
     if len(bases) == 1:
         return bases[0]
-    names = [entity.name for base in bases for entity in base.entities]
-    if len(set(names)) < len(names):
-        seen: set[str] = set()
-        repeated = next(name for name in names if name in seen or seen.add(name))
+    counts = Counter(entity.name for base in bases for entity in base.entities)
+    if repeated := next((name for name, count in counts.items() if count > 1), None):
         raise UserError(
             f"two of the knowledge bases have an entity called {repeated!r}; rename one of them."
         )

@@ -39,7 +39,7 @@ class XLM(MaskedLM):
         """Take texts without a source to be in this language."""
         if name not in self.languages:
             raise unknown_name("language", name, self.languages)
-        self.objective.language = self.languages.index(name)
+        self.objective.use_language(self.languages.index(name))
 
     def hidden_at(self, view: View, mask: Tensor) -> Tensor:
         """(N, W) hidden states at positions of the text (B, T), which its source follows."""

@@ -115,6 +115,10 @@ class TranslationLM(MaskedLMObjective):
         self.translation_share = translation_share
         self.language = language
 
+    def use_language(self, language: int) -> None:
+        """Take texts without a source to be in this language."""
+        self.language = language
+
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         inputs = self._inputs(batch, generator)
         clean = inputs.batch
