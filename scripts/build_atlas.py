@@ -154,6 +154,8 @@ def switches_table(card: Card) -> str:
 
 def example_code(card: Card) -> str:
     """Code blocks that train, score and sample on a built-in corpus, in the shell and in Python."""
+    if card.components:
+        return mixture_code(card)
     run = f"runs/{card.name}"
     base = f"runs/{card.base}"
     train_base = f"lmlab train {card.base} --data grammar --out {base} --epochs 2\n"
@@ -187,6 +189,31 @@ lmlab.train("{card.name}", data="grammar", out="{run}-python"{arguments})
 model = lmlab.load("{run}-python")
 print(model.score(["the dog sees a cat"])[0].total)
 {f"print(model.sample(3, seed=1)[0].text){NEW_LINE}" if can_sample else ""}```"""
+
+
+def mixture_code(card: Card) -> str:
+    """The code blocks of a system that is made of trained runs."""
+    run, parts = f"runs/{card.name}", [f"runs/{name}" for name in card.components]
+    trained = "".join(
+        f"lmlab train {name} --data grammar --out {part} --epochs 2\n"
+        for name, part in zip(card.components, parts, strict=True)
+    )
+    return f"""```bash
+{trained}lmlab mix {" ".join(parts)} --out {run}
+lmlab score {run} --text "the dog sees a cat" --per-token
+lmlab sample {run} -n 3 --seed 1
+lmlab inspect {run} --out {run}/inspection
+```
+
+```python
+import lmlab
+
+result = lmlab.mix({parts!r}, out="{run}-python")
+print(result.weights)
+model = lmlab.load("{run}-python")
+print(model.score(["the dog sees a cat"])[0].total)
+print(model.sample(3, seed=1)[0].text)
+```"""
 
 
 def example_commands(card: Card, run: str) -> str:

@@ -149,6 +149,10 @@ class Recorder:
         run = self.folder / "runs" / f"{name}-{data}"
         if run.exists():
             return run
+        if card.components:
+            parts = [self.train(component, data) for component in card.components]
+            mixed = run_command("mix", *parts, "--data", self.folder / data, "--out", run)
+            return run if mixed is not None else self.folder / REFUSED
         arguments: list[str | Path] = ["train", name, "--data", self.folder / data, "--out", run]
         arguments += ["--size", "tiny", "--set", *SETTINGS]
         if card.fitting in ("gradient", "words"):

@@ -36,6 +36,7 @@ from lmlab.verbs.generation import evaluate as evaluate
 from lmlab.verbs.language_model import LanguageModel as LanguageModel
 from lmlab.verbs.loading import load as load
 from lmlab.verbs.loading import wrap as wrap
+from lmlab.verbs.mixing import mix as mix
 from lmlab.verbs.resources import data_describe as data_describe
 from lmlab.verbs.resources import data_list as data_list
 from lmlab.verbs.resources import export_arpa as export_arpa
@@ -70,3 +71,12 @@ if not TYPE_CHECKING:  # a checker knows the names above alone
         if verb is None:
             raise AttributeError(f"module 'lmlab' has no attribute {name!r}")
         return verb
+
+    _NAMES = [n for n, v in globals().items() if getattr(v, "__module__", "").startswith("lmlab.")]
+
+    def __dir__() -> list[str]:
+        """The public names and the verbs of plug-ins, which interactive shells complete."""
+        from lmlab.core.plugins import plugin_verbs
+
+        verbs = plugin_verbs(set(globals())).usable
+        return sorted([*_NAMES, *(name.replace("-", "_") for name in verbs), "__version__"])

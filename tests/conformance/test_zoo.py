@@ -14,7 +14,7 @@ from lmlab.core.registry import catalogue
 
 QUICK_CORPORA = ("grammar", "capitals", "capitals-annotated", "capitals-questions", "wordnet")
 NO_HIDDEN_STATES = {
-    *("cbow", "ebm", "hmm", "independent", "local-crf", "local-crf-2", "local-hmm", "ngram"),
+    *("cbow", "ebm", "hmm", "independent", "local-crf", "local-crf-2", "local-hmm", "mix", "ngram"),
     *("glove", "gru-mixture", "lstm-mixture", "rnn-mixture"),
     *("parent", "parent-permuted", "parent-prior", "parent-typed", "pcfg", "remix-aligned"),
     *("renewal", "renewal-typed", "residual-ebm", "skipgram", "two-parents", "window-mixture"),

@@ -28,6 +28,7 @@ def compare(
     *,
     data: str | None,
     out: str | None,
+    csv: str | None,
     **options: Any,
 ) -> None:
     runs, data = split_models_and_corpus(arguments, data, "compare")
@@ -37,16 +38,26 @@ def compare(
 
     with text_progress_bar("comparing", results_follow=True) as progress:
         comparison = compare_runs(
-            runs, data=data, out=out, progress=lambda run, tokens: progress(tokens), **options
+            runs,
+            data=data,
+            out=out,
+            csv=csv,
+            progress=lambda run, tokens: progress(tokens),
+            **options,
         )
     if as_json:
         print_json(record(comparison))
     else:
         show_table(rich_table(comparison))
-        if comparison.differences:
+        for table in rich_differences(comparison):
             print()
-            show_table(rich_differences(comparison))
+            show_table(table)
         for note in comparison.notes:
             print(f"- {note}")
     if out is not None:
         print(f"written: {out}", file=sys.stderr)
+    if csv is not None:
+        from lmlab.scoring.comparison_csv import differences_file
+
+        files = f"{csv} and {differences_file(csv)}" if comparison.differences else csv
+        print(f"written: {files}", file=sys.stderr)

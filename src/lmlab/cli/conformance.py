@@ -82,6 +82,9 @@ def _print_report(report: ConformanceReport) -> None:
     by_reason: dict[str, list[str]] = defaultdict(list)
     for result in others:
         by_reason[result.message].append(result.check)
+    if (training := report.results[0]) in report.failures:
+        screen.print(f"No other check was run ({len(others)}), as {training.check} failed.")
+        by_reason.clear()
     for reason, names in by_reason.items():
         screen.print(f"Not applicable ({reason}): {', '.join(names)}.")
     for failure in report.failures:

@@ -32,6 +32,7 @@ from lmlab.cli import (
     index,
     inspect,
     link,
+    mix,
     pairs,
     runs,
     sample,
@@ -98,6 +99,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
 app.command("cloze")(cloze.cloze)
 app.command("compare")(compare.compare)
+app.command("mix")(mix.mix)
 app.command("inspect")(inspect.inspect)
 app.command("show-objective")(show_objective.show_objective)
 app.command("doctor")(doctor.doctor)

@@ -20,6 +20,7 @@ from lmlab.cli.arguments import is_file
 from lmlab.cli.output import print, print_json_list, text_progress_bar, warn, with_progress
 from lmlab.cli.stdin_lines import MAX_CHUNK_LINES, read_stdin_lines
 from lmlab.core.errors import UserError
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.lines import ReadingReport, check_errors, is_gzip, numbered_lines
 from lmlab.data.readers import Example, ExampleReader, Fasta, PlainText, TabSeparated
 from lmlab.data.unknown_words import UnknownWords
@@ -108,7 +109,9 @@ class TextInput:
         """The texts of `examples`; a UserError for pairs."""
         return (require_single_text(example, self.name) for example in self.examples)
 
-    def count_unknown_words(self, tokenizer: Any, source_tokenizer: Any = None) -> None:
+    def count_unknown_words(
+        self, tokenizer: TokenizerProtocol, source_tokenizer: TokenizerProtocol | None = None
+    ) -> None:
         """Start counting unknown words of texts and sources."""
         self.unknown = tuple(
             UnknownWords(counted or tokenizer) for counted in (tokenizer, source_tokenizer)

@@ -128,13 +128,14 @@ def run_case(system: str, check: str, workspace: Workspace) -> None:
     """Run a check as a test: its failure is a sentence, without a traceback through lmlab."""
     from lmlab.conformance.check import DoesNotApply, Failure
     from lmlab.conformance.suite import CHECKS, run_isolated
+    from lmlab.core.errors import UserError
 
-    tested: SystemUnderTest = workspace.system(system)
-    outcome: DoesNotApply | Failure
+    outcome: DoesNotApply | Failure | UserError
     try:
+        tested: SystemUnderTest = workspace.system(system)
         run_isolated(CHECKS[check], tested)
         return
-    except (DoesNotApply, Failure) as raised:
+    except (DoesNotApply, Failure, UserError) as raised:
         outcome = raised
     if isinstance(outcome, DoesNotApply):
         pytest.skip(str(outcome))

@@ -35,7 +35,9 @@ from lmlab.conformance.checks import (
 from lmlab.conformance.system_under_test import STEPS, SystemUnderTest, Workspace, one_thread
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.registry import RegisteredSystem, registered_system
 from lmlab.core.system_files import resolve_system
+from lmlab.core.system_origin import PackageOrigin
 
 MODULES = (declarations, distribution, fill, joint_fill, independence, learning)
 """The checks, by the law that they belong to."""
@@ -140,11 +142,11 @@ def run_check(check: Check, tested: SystemUnderTest) -> CheckResult:
     except DoesNotApply as reason:
         result = replace(result, outcome="does not apply", message=str(reason))
     except Exception as error:
-        result = _failed(result, error)
+        result = _failed(result, error, tested.card)
     return replace(result, seconds=time.perf_counter() - began)
 
 
-def _failed(result: CheckResult, error: Exception) -> CheckResult:
+def _failed(result: CheckResult, error: Exception, card: Card) -> CheckResult:
     if isinstance(error, Failure):
         return replace(
             result,
@@ -154,10 +156,20 @@ def _failed(result: CheckResult, error: Exception) -> CheckResult:
             expected=error.expected,
             measured=error.measured,
         )
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    if isinstance(error, UserError):
+        return replace(result, outcome="failed", message=str(error))
+    frame = _frame_of_system(error, registered_system(card.name))
     place: dict[str, int | str] = {"file": frame.filename, "line": frame.lineno or 0}
     message = f"{type(error).__name__} in {frame.name} ({frame.filename}:{frame.lineno}): {error}"
     return replace(result, outcome="failed", message=message, where=place)
+
+
+def _frame_of_system(error: Exception, system: RegisteredSystem) -> traceback.FrameSummary:
+    """The last frame in a system's own file or package; the last of all if none is there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = system.file.parent if isinstance(system.origin, PackageOrigin) else system.file
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(own)]
+    return (inside or frames)[-1]
 
 
 Progress = Callable[[int, int], None]
@@ -187,7 +199,7 @@ def check_conformance(
         except Exception as error:
             if settings and isinstance(error, UserError):
                 raise  # a setting of the caller's
-            training = replace(_failed(TRAINING, error), seconds=time.perf_counter() - began)
+            training = replace(_failed(TRAINING, error, card), seconds=time.perf_counter() - began)
             skipped = tuple(_not_trained(check) for check in chosen)
             return ConformanceReport(system=card.name, results=(training, *skipped))
         results = [replace(TRAINING, seconds=time.perf_counter() - began)]

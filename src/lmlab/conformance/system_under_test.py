@@ -21,6 +21,8 @@ from lmlab.core.protocols import LogProb, Step
 from lmlab.core.registry import find_system
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import open_corpus
+from lmlab.scoring.mixing import HeldOutText, mix_models
 from lmlab.training.run_folder import TrainedModel, load_run
 from lmlab.training.train import train
 
@@ -112,6 +114,8 @@ class Workspace:
     ) -> Path:
         """A tiny run. An iteration of EM goes over all the text: it takes epochs, at most ten."""
         card = find_system(name)
+        if card.components:
+            return self.mix(card, out)
         result = train(
             name,
             data=str(self.corpus),
@@ -128,6 +132,17 @@ class Workspace:
         )
         if result.reason == "interrupted":  # by Ctrl-C, which also stops the checks
             raise KeyboardInterrupt
+        return out
+
+    def mix(self, card: Card, out: Path) -> Path:
+        """A mixture of tiny runs of the systems that its card names, tuned on the validation
+        split."""
+        models = [load_run(self.base(name)) for name in card.components]
+        corpus = open_corpus(str(self.corpus))
+        text = HeldOutText(
+            corpus=corpus, split="validation", spec=str(self.corpus), label="validation"
+        )
+        mix_models(models, card.components, out=out, held_out=text)
         return out
 
     def system(self, name: str) -> SystemUnderTest:

@@ -44,6 +44,9 @@ class Card:
     """Options of `train` that it requires or uses: base, encoder, documents, knowledge."""
     base: str = ""
     """A system that can be its base, if it needs one; used by tests and figures."""
+    components: tuple[str, ...] = ()
+    """Systems that it can be made of, if `lmlab mix` makes it of trained runs; used by tests and
+    figures. It is not trained itself."""
     initialised_by_own_runs: bool = False
     """Whether a `--base` of the system itself initialises it as any base does, so that its sizes
     and encoders may change, instead of continuing that run's training."""
@@ -70,6 +73,11 @@ class Card:
     """Set by the registry from the file's docstring."""
     package: str = ""
     """Set by the registry: the package or file of a plug-in; '' for lmlab's own systems."""
+
+    @property
+    def fitted_at_once(self) -> bool:
+        """Whether it is fitted in one go, without checkpoints to resume from."""
+        return self.fitting == "counting" or bool(self.components)
 
     @property
     def kind_of_score(self) -> str:

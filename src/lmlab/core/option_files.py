@@ -15,17 +15,23 @@ from lmlab.core.data_files import read_data_file
 from lmlab.core.errors import TYPO_SIMILARITY, UserError, nearest_names, unknown_name
 from lmlab.core.options import DeclaredOption, declared_options, union_members
 from lmlab.core.run_options import run_options
+from lmlab.core.system_files import is_system_file
 from lmlab.core.untrusted_input import check_type
 
 Verb = Callable[..., Any]
 SETTINGS = "settings"
+RUN_CONFIG = "config.json"
+"""The file of a run, which may be somebody else's."""
 
 
 def options_from_file(path: Path, verb: Verb) -> dict[str, Any]:
     """The keywords of a verb that a file gives; a UserError for the first that is wrong."""
     values = read_data_file(path)
     declared = {option.name: option for option in declared_options(verb)}
-    if "format" in values and "system_config" in values:
+    is_run = "format" in values and "system_config" in values
+    if is_run or path.name == RUN_CONFIG:
+        _check_names_no_file(path, values.get("system"))
+    if is_run:
         values = run_options(values, declared.keys(), path)
     names = {option.flag.split()[0].removeprefix("--"): name for name, option in declared.items()}
     keywords: dict[str, Any] = {}
@@ -39,6 +45,15 @@ def options_from_file(path: Path, verb: Verb) -> dict[str, Any]:
         if value is not None:
             keywords[name] = _checked(path, declared[name], value)
     return keywords
+
+
+def _check_names_no_file(path: Path, system: Any) -> None:
+    """A UserError if a run's config names its system by a path, which would be executed."""
+    if isinstance(system, str) and is_system_file(system):
+        raise UserError(
+            f"{path} gives its system as the file {system!r}, and a run names no files to execute; "
+            "restore it, or rename it if it is your own."
+        )
 
 
 def merge_options(

@@ -53,22 +53,6 @@ class LogProbs:
         return totals if self.per_sequence is None else totals + self.per_sequence
 
 
-class TokenizerProtocol(Protocol):
-    """Tokenizer interface that a system may use before training."""
-
-    kind: str
-    """word, char, byte, bpe, wordpiece …"""
-
-    def token(self, id: int) -> str:
-        """The string of a token id."""
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, without special tokens."""
-
-
 @runtime_checkable
 class LogProb(Protocol):
     """Log-probability of given sequences."""

@@ -157,6 +157,9 @@ def registered_system(name: str) -> RegisteredSystem:
             return system
     if problem is not None:
         raise UserError(problem)
+    file = Path(f"{normalised.replace('-', '_')}.py")
+    if SYSTEM_NAME.fullmatch(normalised) and file.is_file():
+        raise UserError(f"there is no system called {name!r}; give that of the file as ./{file}.")
     names = [known for system in systems.values() for known in system.names]
     raise unknown_name("system", name, names, "lmlab systems")
 

@@ -12,7 +12,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import MentionLink
 
 if TYPE_CHECKING:  # that module names the protocols of this one
-    from lmlab.core.protocols import TokenizerProtocol
+    from lmlab.core.tokenizer_protocol import TokenizerProtocol
 
 
 @runtime_checkable

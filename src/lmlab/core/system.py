@@ -18,9 +18,9 @@ from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.memrecall_config import MemRecallConfig
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.score import ScoreKind, ScorerKind
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 
 

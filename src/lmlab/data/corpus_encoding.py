@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.column_store import Columns
 from lmlab.data.corpus import Corpus, Layout, Split
@@ -168,7 +169,7 @@ def special_tokens_around(vocabulary: Vocabulary, layout: Layout) -> tuple[list[
     return ([] if layout.kind == "contiguous" else [start]), tail
 
 
-def encode_with_special_tokens(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+def encode_with_special_tokens(tokenizer: TokenizerProtocol, text: str) -> tuple[int, ...]:
     """Encode a source with its special tokens, as in training; an empty one has only these.
 
     The first position is always a special token (the end token if there is no start token), which

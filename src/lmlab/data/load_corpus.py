@@ -117,6 +117,12 @@ def _open_path(path: Path, errors: Errors, seed: int, contiguous: bool = False) 
     return _with_layout(path.name, splits, description, contiguous)
 
 
+def load_undivided(path: Path, *, errors: str) -> Corpus:
+    """A file as one text, called train: held-out text that is not divided."""
+    split = Split(reader_for(path, check_errors(errors)), name="train")
+    return Corpus(name=path.name, splits={"train": split}, description=f"the file {path.name}")
+
+
 def _split_file(
     reader: ExampleReader, name: str, seed: int, contiguous: bool = False
 ) -> tuple[dict[str, Split], str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import UNKNOWN
 
 WARN_ABOVE = 0.05
@@ -23,7 +23,7 @@ class UnknownWords:
     A literal <unk> in a text counts as known.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: TokenizerProtocol) -> None:
         self.tokenizer = tokenizer
         self.tokens = 0
         self.unknown = 0

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.knowledge.knowledge_base import KnowledgeBase, batch_encode
 
 EntityVectorSource = Literal["graph", "glosses", "both"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans, annotated_spans
-from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.knowledge.joined_knowledge import KnowledgePart
 from lmlab.knowledge.knowledge_base import KnowledgeBase, batch_encode
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from lmlab.core.errors import UserError, nearest_names
-from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.untrusted_input import parse_json, unpack_gzip
 
 

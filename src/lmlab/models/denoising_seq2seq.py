@@ -13,8 +13,8 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import DecodingState, FieldwiseState
 from lmlab.models.seq2seq import EncoderDecoderLM, PointerGenerator

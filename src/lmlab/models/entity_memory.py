@@ -31,7 +31,7 @@ from lmlab.core.entity_mentions import (
 )
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Emission
-from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import MASK, Vocabulary
 from lmlab.data.text_codecs import CHARACTER_KINDS
 from lmlab.knowledge.knowledge_base import KnowledgeBase

@@ -16,8 +16,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import MentionLink, MentionSpans
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Emission
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.joined_knowledge import KnowledgePart
 from lmlab.knowledge.knowledge_attention import KnowledgeAttention

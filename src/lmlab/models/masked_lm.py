@@ -14,10 +14,11 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.parts import Backbone, Emission, Predictions, prediction_mask
-from lmlab.core.protocols import LMHead, TokenizerProtocol
+from lmlab.core.protocols import LMHead
 from lmlab.core.score import ScorerKind
 from lmlab.core.special_tokens import segment_ids
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import LogitEmission

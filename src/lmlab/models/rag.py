@@ -22,9 +22,10 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.loss import Loss
-from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.protocols import LogProbs
 from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.decoding import decode, greedy_choice
 from lmlab.models.retrieval_base import DocumentStoreModel, scatter_by_document

@@ -19,9 +19,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Predictions, prediction_mask
-from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.protocols import LogProbs
 from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.view import View
 from lmlab.models.retrieval_base import RetrieverModel, scatter_by_document
 from lmlab.objectives.masked_language_modelling import BERTObjective

@@ -14,9 +14,9 @@ from torch import Tensor
 from lmlab.core.answers import Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.retrieval_protocols import RetrievedDocuments
 from lmlab.core.system import TrainableSystem
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory
 from lmlab.retrieval.documents import Document, Documents

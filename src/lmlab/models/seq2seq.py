@@ -20,8 +20,8 @@ from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.parts import HiddenStates, Predictions, prediction_mask
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.view import View
 from lmlab.models.causal_lm import CausalLM, DecodingState
 from lmlab.objectives.conditional_lm import ImageConditionalLM

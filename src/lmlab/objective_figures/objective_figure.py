@@ -252,8 +252,15 @@ def _untrained(card: Card, vocabulary: Vocabulary, settings: dict[str, Any]) -> 
         system_module(card.name).SIZES["small"], normal, f"lmlab settings {card.name}"
     )
     base = build_tiny(card.base, vocabulary) if card.base else None
-    memories = tiny_external_memory(card)
-    return build_system(card.name, asdict(config), vocabulary, seed=0, base=base, memories=memories)
+    return build_system(
+        card.name,
+        asdict(config),
+        vocabulary,
+        seed=0,
+        base=base,
+        memories=tiny_external_memory(card),
+        components=[build_tiny(part, vocabulary) for part in card.components],
+    )
 
 
 def _prepare_run(model: TrainedModel, text: str | None, condition: str | None) -> _PreparedText:

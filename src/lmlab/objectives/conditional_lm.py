@@ -14,9 +14,10 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, prediction_mask
-from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.untrusted_input import parse_integer
 from lmlab.core.view import View, causal_view
 from lmlab.core.vocabulary import Vocabulary

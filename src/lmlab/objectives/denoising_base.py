@@ -15,9 +15,10 @@ from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Network
-from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.view import NO_TARGET, View, causal_view
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.objective_interfaces import Seq2SeqObjective

@@ -13,8 +13,8 @@ from lmlab.core.capture import Capture
 from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans, mention_capture
 from lmlab.core.loss import Loss
 from lmlab.core.parts import HiddenStates, Network, weighted_cross_entropy
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.entity_lexicon import EntityLexicon

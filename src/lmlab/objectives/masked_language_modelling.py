@@ -11,8 +11,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, weighted_cross_entropy
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.masking.mention_units import MentionUnits

@@ -23,13 +23,19 @@ def comparison_writer(path: Path) -> WriteComparison:
             f"the report file must end in {', '.join(_FORMATS)}, got {path.name}; the suffix "
             "selects the format."
         )
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give the name of a file to write.")
+    checked_file(path)
 
     def write(comparison: Comparison, models: Sequence[TrainedModel]) -> None:
         write_with_folder(path, _FORMATS[suffix](comparison, models))
 
     return write
+
+
+def checked_file(path: Path) -> Path:
+    """The path of a file to write; a UserError if it is a folder."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file to write.")
+    return path
 
 
 def write_with_folder(path: Path, text: str) -> None:

@@ -11,7 +11,9 @@ from lmlab.plotting.figure import colour
 from lmlab.plotting.html import Html, TableCell, html_table, join_html, number_cell, tag
 from lmlab.reports.report_sections import ReportSection
 from lmlab.scoring.comparison_records import NATS, Comparison, ComparisonRow, Difference
-from lmlab.scoring.comparison_tables import spread_text
+from lmlab.scoring.comparison_tables import TableColumn, setting_columns, spread_text
+from lmlab.scoring.difference_matrix import DifferenceMatrix
+from lmlab.scoring.difference_tables import matrix_caption, testing_clause
 from lmlab.scoring.metric import MISSING_CELL, Metric
 
 
@@ -28,6 +30,10 @@ def _columns(section: ReportSection) -> list[_Column]:
     rows = section.comparison.rows
     columns = [
         _Column("model", lambda row: _name_cell(row, section)),
+        *(
+            _Column(column.heading, partial(_text_cell, column))
+            for column in setting_columns(section.comparison.differing)
+        ),
         _Column("kind", lambda row: TableCell(row.kind)),
     ]
     for metric in sorted(section.comparison.metrics, key=lambda m: m.report_column.order):
@@ -37,6 +43,10 @@ def _columns(section: ReportSection) -> list[_Column]:
     if len({row.convention.tokenizer for row in rows}) > 1:
         columns.append(_Column("tokenizer", lambda row: TableCell(row.convention.tokenizer)))
     return columns
+
+
+def _text_cell(column: TableColumn, row: ComparisonRow) -> TableCell:
+    return TableCell(column.show(row))
 
 
 def comparison_table(section: ReportSection) -> Html:
@@ -77,35 +87,67 @@ def _unit(difference: Difference) -> str:
 
 
 def differences_table(comparison: Comparison) -> Html:
-    """The differences with their tests, under a heading."""
-    differences = comparison.differences
-    if not differences:
+    """The differences with their tests, under a heading; matrices where there are many models."""
+    if not comparison.differences:
         return Html("")
+    if comparison.shows_matrices:
+        parts = [_matrix_table(matrix, comparison) for matrix in comparison.matrices]
+        note = ""
+    else:
+        parts, note = [_listed_differences(comparison)], _sign_sentence(comparison)
+    note += (
+        f"Tests: {testing_clause(comparison)}. Both models of a pair are scored on the same "
+        "resampled texts; intervals are not corrected."
+    )
+    return join_html([tag("h3", "Differences"), *parts, tag("p", note, class_="faint")])
+
+
+def _sign_sentence(comparison: Comparison) -> str:
     higher = {
         metric.test.quantity
         for metric in comparison.metrics
         if metric.test is not None and metric.lower_is_better is False
-    } & {difference.quantity for difference in differences}
+    } & {difference.quantity for difference in comparison.differences}
     exceptions = f" (above zero for {', '.join(sorted(higher))})" if higher else ""
+    return f"Below zero{exceptions} the first is better. "
+
+
+def _listed_differences(comparison: Comparison) -> Html:
     rows = [
         [
             TableCell(difference.first),
             TableCell(difference.second),
             TableCell(_signed(difference.value), difference.value),
             TableCell(f"{_signed(difference.low)} … {_signed(difference.high)}", difference.low),
-            number_cell(difference.p_value, 4),
+            number_cell(difference.p_corrected, 4),
             TableCell(_unit(difference)),
         ]
-        for difference in differences
+        for difference in comparison.differences
     ]
     header = ("model", "against", "difference", "95 % interval", "p", "nats per")
-    note = (
-        f"Below zero{exceptions} the first is better. Paired bootstrap over texts: both models are "
-        "scored on the same resampled texts; p-values are not corrected for multiple comparisons."
-    )
-    return join_html(
-        [tag("h3", "Differences"), html_table(header, rows), tag("p", note, class_="faint")]
-    )
+    return html_table(header, rows)
+
+
+def _matrix_table(matrix: DifferenceMatrix, comparison: Comparison) -> Html:
+    """Row minus column with the significance mark; columns are numbered as the rows are."""
+    rows = [
+        [
+            TableCell(str(number), number),
+            TableCell(row),
+            *(_matrix_cell(matrix, row, column) for column in matrix.names),
+        ]
+        for number, row in enumerate(matrix.names, 1)
+    ]
+    header = ("", "model", *(str(number) for number in range(1, len(matrix.names) + 1)))
+    text = f"{matrix_caption(matrix, comparison)}."
+    return join_html([tag("p", text, class_="faint"), html_table(header, rows)])
+
+
+def _matrix_cell(matrix: DifferenceMatrix, row: str, column: str) -> TableCell:
+    if row == column:
+        return TableCell("·")
+    shown = matrix.cell(row, column).replace("-", "−")
+    return TableCell(shown or MISSING_CELL, matrix.value(row, column))
 
 
 def direction_sentence(sections: Sequence[ReportSection]) -> str:

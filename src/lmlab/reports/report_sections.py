@@ -69,8 +69,13 @@ def true_entropy(config: RunConfig) -> float | None:
 def train_command(config: RunConfig, out: Path) -> str | None:
     """`lmlab train …` with everything that differs from the defaults, shell-quoted.
 
-    None for an imported model (an ARPA file), which can't be retrained.
+    `lmlab mix …` for a mixture; None for an imported model (an ARPA file), which can't be
+    retrained.
     """
+    if config.components:
+        weights = ",".join(map(str, config.system_config.get("weights", ())))
+        paths = [component.path for component in config.components]
+        return shlex.join(["lmlab", "mix", *paths, "--weights", weights, "--out", str(out)])
     if not config.corpus.spec:
         return None
     plan = make_training_plan(

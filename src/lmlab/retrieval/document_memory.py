@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.special_tokens import add_special_tokens
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.masking.whole_word_masking import WordUnits
 from lmlab.retrieval.dense_index import CachedIndex, DenseIndex

@@ -65,7 +65,7 @@ def _described(found: RunRecord, config: Mapping[str, Any]) -> RunRecord:
     metrics = read_metrics_summary(folder / "metrics.jsonl")
     status = status_of_run(folder, training, metrics, task=bool(task))
     last = metrics.last or {}
-    best = _evaluation(folder) if task else metrics.best
+    best = _evaluation(folder) if task else (metrics.best or _tuned(config))
     settings = {**_object(config, "system_config"), **training}
     settings.pop("seed", None)
     return replace(
@@ -125,6 +125,15 @@ def _evaluation(folder: Path) -> BestFigure | None:
             split = str(evaluation.get("split", ""))
             return BestFigure(value=float(value), metric=name, split=split, unit="")
     return None
+
+
+def _tuned(config: Mapping[str, Any]) -> BestFigure | None:
+    """The loss of a mixture on the text that its weights were tuned on."""
+    tuning = _object(config, "tuning")
+    value, split = tuning.get("nats_per_token"), str(tuning.get("split", ""))
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return BestFigure(value=float(value), metric="loss", split=split, unit=NATS_PER_TOKEN)
 
 
 def disk_usage(folder: Path | str) -> int:

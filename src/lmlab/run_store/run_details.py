@@ -24,7 +24,7 @@ class Ancestor:
     """A run that a run's weights come from."""
 
     role: str
-    """base, encoder or continued_from."""
+    """base, encoder, continued_from or component."""
     depth: int
     """1 for its own, 2 for that one's …"""
     path: str
@@ -96,8 +96,10 @@ def run_details(path: str | Path) -> RunDetails:
 def _ancestors(config: Mapping[str, Any], depth: int) -> list[Ancestor]:
     """The runs that a config names, each followed by those that it names itself."""
     found: list[Ancestor] = []
-    for role in ("continued_from", "base", "encoder"):
-        other = config.get(role)
+    components = config.get("components")
+    others = [(role, config.get(role)) for role in ("continued_from", "base", "encoder")]
+    others += [("component", o) for o in components] if isinstance(components, list) else []
+    for role, other in others:
         if not isinstance(other, dict) or depth > MAX_ANCESTORS:
             continue
         corpus = other.get("corpus")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.setting_differences import differing_names
 from lmlab.run_store.find_runs import find_runs
 from lmlab.run_store.read_run import read_run
 from lmlab.run_store.run_filter import parse_condition, text_of
@@ -140,16 +141,9 @@ def _rank(value: Any) -> tuple[int, float, str]:
 
 
 def differing_settings(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """The settings that have several values among runs that have them, in the settings' order."""
-    first: dict[str, Any] = {}
-    differing: set[str] = set()
-    distinct = {id(record.settings): record.settings for record in records}
-    for settings in distinct.values():
-        for name, value in settings.items():
-            if first.setdefault(name, value) != value:
-                differing.add(name)
+    """The settings that have several values among runs that have them, and seed if that differs."""
     seeds = ("seed",) if len({record.seed for record in records}) > 1 else ()
-    return (*(name for name in first if name in differing), *seeds)
+    return (*differing_names(record.settings for record in records), *seeds)
 
 
 def run_name(record: RunRecord, folder: Path) -> str:

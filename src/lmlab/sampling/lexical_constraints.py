@@ -6,9 +6,9 @@ import math
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from lmlab.core.errors import UserError
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.text_codecs import CJK_CHARACTER, REPLACEMENT_CHARACTER
 from lmlab.objectives.masking.whole_word_masking import WORD_RULES
 
@@ -205,7 +205,7 @@ CONTEXTS = ("", "a ", "(")
 """Contexts that a word's tokenisation may depend on: none, a word, a punctuation mark."""
 
 
-def word_boundaries(tokenizer: Any) -> WordBoundaries:
+def word_boundaries(tokenizer: TokenizerProtocol) -> WordBoundaries:
     """The word boundaries of a tokenizer.
 
     As in whole-word masking (## continues, Ġ and ▁ begin a word), except that punctuation is no
@@ -232,7 +232,7 @@ def _in_words(character: str) -> bool:
     return unicodedata.category(character)[0] in "LMN" and not CJK_CHARACTER.match(character)
 
 
-def token_spellings(text: str, tokenizer: Any, description: str) -> Spellings:
+def token_spellings(text: str, tokenizer: TokenizerProtocol, description: str) -> Spellings:
     """The tokenisations of words at the start of a text, after a word, after punctuation.
 
     A UserError if they contain unknown tokens; `what` names them in its message.
@@ -249,7 +249,9 @@ def token_spellings(text: str, tokenizer: Any, description: str) -> Spellings:
     return tuple(dict.fromkeys(phrase for phrase in spellings if phrase)) or ((),)
 
 
-def encode_known_words(text: str, tokenizer: Any, description: str) -> tuple[int, ...]:
+def encode_known_words(
+    text: str, tokenizer: TokenizerProtocol, description: str
+) -> tuple[int, ...]:
     """The tokens of required or banned words; a UserError if any is unknown."""
     tokens = tuple(tokenizer.encode(text))
     if tokenizer.vocabulary.unknown in tokens:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +21,9 @@ from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.limits import check_limit
 from lmlab.core.protocols import Fill, Infill, InfillDecoder, JointFill, Step, require, systems_with
 from lmlab.core.system_protocols import JointFillSystem, SystemInfo
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.batches import pad_rows
+from lmlab.data.corpus import Layout
 from lmlab.data.text_codecs import CHARACTER_KINDS, REPLACEMENT_CHARACTER
 from lmlab.inference.decoding import GeneratedSequence
 from lmlab.models.seq2seq import EncoderDecoderLM, ImageToTextLM
@@ -61,8 +62,8 @@ class MaskFiller(FillLimits):
     """Fills masks with one system; texts are streamed one by one, in constant memory."""
 
     system: SystemInfo
-    tokenizer: Any
-    layout: Any
+    tokenizer: TokenizerProtocol
+    layout: Layout
 
     def __post_init__(self) -> None:
         for name, value in (

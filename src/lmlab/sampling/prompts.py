@@ -6,12 +6,12 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, nearest_names
 from lmlab.core.evaluation_mode import device_of
 from lmlab.core.system_protocols import SystemInfo
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import MASK
 from lmlab.data.corpus import Layout
 from lmlab.data.corpus_encoding import special_tokens_around
@@ -41,7 +41,7 @@ class EncodedPrefix(EncodedPrompt):
     ids: tuple[int, ...]
 
 
-def encode_prefix(text: str, tokenizer: Any) -> EncodedPrefix:
+def encode_prefix(text: str, tokenizer: TokenizerProtocol) -> EncodedPrefix:
     """The ids of a prefix, without the start token, which the system adds itself."""
     ids, spans = tokenizer.encode_with_offsets(text)
     vocabulary = tokenizer.vocabulary
@@ -49,7 +49,7 @@ def encode_prefix(text: str, tokenizer: Any) -> EncodedPrefix:
     return EncodedPrefix(ids=tuple(ids), unknown=tuple(dict.fromkeys(missing)))
 
 
-def encode_source(text: str, tokenizer: Any, system: SystemInfo) -> Batch:
+def encode_source(text: str, tokenizer: TokenizerProtocol, system: SystemInfo) -> Batch:
     """A source with special tokens as in training, as a batch of one row.
 
     A UserError if it exceeds the system's maximum length.
@@ -95,7 +95,7 @@ class MaskedText(EncodedPrompt):
         return "".join([*pieces, self.text[last:]])
 
 
-def parse_masked_text(text: str, tokenizer: Any) -> MaskedText:
+def parse_masked_text(text: str, tokenizer: TokenizerProtocol) -> MaskedText:
     """Parse a user's masked text; a UserError if it has no mask, or something like one."""
     names = mask_spellings(tokenizer)
     pattern = re.compile("|".join(re.escape(name) for name in names))
@@ -105,13 +105,13 @@ def parse_masked_text(text: str, tokenizer: Any) -> MaskedText:
     return MaskedText(text=text, spans=tuple(spans), ids=tuple(ids), unknown=tuple(unknown))
 
 
-def mask_token_id(tokenizer: Any) -> int | None:
+def mask_token_id(tokenizer: TokenizerProtocol) -> int | None:
     """The id of the mask token, or of the first sentinel if there is none."""
     mask: int | None = tokenizer.vocabulary.mask
     return tokenizer.id(SENTINEL.format(0)) if mask is None else mask
 
 
-def mask_spellings(tokenizer: Any) -> tuple[str, ...]:
+def mask_spellings(tokenizer: TokenizerProtocol) -> tuple[str, ...]:
     """The accepted spellings of a mask: the usual ones and the tokenizer's own, longest first.
 
     Any sentinel may be used at any mask: masks are numbered from left to right.
@@ -126,7 +126,9 @@ def mask_spellings(tokenizer: Any) -> tuple[str, ...]:
     )
 
 
-def _check(text: str, spans: list[tuple[int, int]], names: Sequence[str], tokenizer: Any) -> None:
+def _check(
+    text: str, spans: list[tuple[int, int]], names: Sequence[str], tokenizer: TokenizerProtocol
+) -> None:
     for match in BRACKETED.finditer(text):
         is_mask = any(start <= match.start() < end for start, end in spans)
         if is_mask or tokenizer.id(match.group()) is not None:
@@ -148,7 +150,7 @@ def _excerpt(text: str) -> str:
 
 
 def _encode(
-    text: str, spans: list[tuple[int, int]], tokenizer: Any
+    text: str, spans: list[tuple[int, int]], tokenizer: TokenizerProtocol
 ) -> tuple[list[int | None], list[str]]:
     """The ids with None at the masks, and the unknown words."""
     mask = mask_token_id(tokenizer)
@@ -181,7 +183,7 @@ def _encode(
     return ids, list(dict.fromkeys(unknown_words))
 
 
-def _encode_plain(text: str, tokenizer: Any) -> tuple[list[int], list[str]]:
+def _encode_plain(text: str, tokenizer: TokenizerProtocol) -> tuple[list[int], list[str]]:
     encoded = encode_prefix(text, tokenizer)
     return list(encoded.ids), list(encoded.unknown)
 
@@ -191,7 +193,7 @@ def _replace_masks(text: str, spans: list[tuple[int, int]], replacement: str) ->
     return masked_text.filled([replacement] * len(spans))
 
 
-def _encode_around(text: str, tokenizer: Any) -> tuple[list[int | None], list[str]]:
+def _encode_around(text: str, tokenizer: TokenizerProtocol) -> tuple[list[int | None], list[str]]:
     """The ids of a text with placeholders: all tokens that spell one are one mask."""
     ids, spans = tokenizer.encode_with_offsets(text)
     masks = [index for index, character in enumerate(text) if character == PLACEHOLDER]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.limits import check_limit
 from lmlab.core.retrieval_protocols import WithDocuments, WithFacts
 from lmlab.core.system import System
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.batches import group_by_length
 from lmlab.knowledge.load_knowledge import load_knowledge
 from lmlab.retrieval.dense_index import DenseIndex
@@ -70,7 +71,7 @@ class QuestionAnswerer(AnswerOptions):
     """
 
     system: Ask
-    tokenizer: Any
+    tokenizer: TokenizerProtocol
 
     def __post_init__(self) -> None:
         if self.answers < 1:

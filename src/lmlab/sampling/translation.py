@@ -14,6 +14,7 @@ from lmlab.core.evaluation_mode import device_of
 from lmlab.core.options import as_keywords, takes
 from lmlab.core.protocols import require
 from lmlab.core.system_protocols import StepSystem, SystemInfo
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.batches import group_by_length
 from lmlab.sampling.beam_search import BeamConfig, Hypothesis
 from lmlab.sampling.decoding import EncodedSources
@@ -117,8 +118,8 @@ class Translator:
     """
 
     system: StepSystem
-    tokenizer: Any
-    source_tokenizer: Any
+    tokenizer: TokenizerProtocol
+    source_tokenizer: TokenizerProtocol
     strategy: DecodingStrategy
     best: int = 1
     """Number of translations per source, best first."""
@@ -233,7 +234,10 @@ DEFAULT_AHEAD = 2
 
 @takes(TranslateOptions)
 def make_translator(
-    system: SystemInfo, tokenizer: Any, source_tokenizer: Any, options: TranslateOptions
+    system: SystemInfo,
+    tokenizer: TokenizerProtocol,
+    source_tokenizer: TokenizerProtocol,
+    options: TranslateOptions,
 ) -> Translator:
     """The translator of a method; options that are None or empty count as not given."""
     method, best = options.method, options.best
@@ -272,7 +276,7 @@ def make_translator(
 
 
 def _make_strategy(
-    method: str, best: int, options: dict[str, Any], tokenizer: Any
+    method: str, best: int, options: dict[str, Any], tokenizer: TokenizerProtocol
 ) -> DecodingStrategy:
     match method:
         case "greedy":
@@ -292,7 +296,7 @@ def _make_strategy(
     return BeamSearch(beam=beam, constraints=_constraints(options, tokenizer))
 
 
-def _constraints(options: dict[str, Any], tokenizer: Any) -> LexicalConstraints:
+def _constraints(options: dict[str, Any], tokenizer: TokenizerProtocol) -> LexicalConstraints:
     """The lexical constraints of the options, as tokens."""
     banned, required = (
         tuple(token_spellings(text, tokenizer, f"{name} word") for text in options.get(name, ()))

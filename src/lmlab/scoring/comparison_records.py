@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import unknown_name
 from lmlab.core.score import Convention, ScoreKind, TokenScore
+from lmlab.scoring.difference_matrix import MOST_LISTED, DifferenceMatrix, difference_matrices
 from lmlab.scoring.metric import Metric, Number
+from lmlab.scoring.multiple_comparisons import Correction
 
 NATS = "nats"
 FIRST_KEYS = (
-    *("name", "runs", "system", "seeds", "kind", "convention", "tokenization", "parameters"),
+    *("name", "runs", "system", "seeds", "settings", "kind", "convention", "tokenization"),
+    "parameters",
     *("nats_per_token", "seed_std", "perplexity", "bits_per_character", "bits_per_byte"),
     *("tokens", "characters", "utf8_bytes", "unknown", "sequences"),
 )
@@ -43,6 +48,8 @@ class ComparisonRow:
     sequences: int
     values: Mapping[str, Number | None]
     """The metrics by name, and their spreads over seeds by theirs; None where undefined."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings in which the rows differ: see `Comparison.differing`."""
 
     def __getitem__(self, name: str) -> Number | None:
         """The value of a metric, as `row["perplexity"]`; None where it is undefined."""
@@ -74,8 +81,8 @@ class Difference:
 
     In nats per token, or per character where their tokens differ; for other metrics in the
     metric's own unit. The first is the better one. 95 % interval and p-value by a paired bootstrap
-    over sentences; p-values are not corrected for multiple comparisons. Seeds are averaged first,
-    so the variance over seeds is not included.
+    over sentences; `p_corrected` is corrected over all tests of the comparison, the interval is
+    not. Seeds are averaged first, so the variance over seeds is not included.
     """
 
     first: str
@@ -84,6 +91,8 @@ class Difference:
     low: float
     high: float
     p_value: float
+    p_corrected: float
+    """The p-value by `Comparison.correction`."""
     quantity: str = NATS
     """What is subtracted: nats, or a metric."""
     unit: str = "token"
@@ -103,6 +112,7 @@ class Difference:
             "low": self.low,
             "high": self.high,
             "p_value": self.p_value,
+            "p_corrected": self.p_corrected,
             "unit": self.unit,
         }
 
@@ -146,6 +156,11 @@ class Comparison:
     """Caveats a reader needs to compare the rows."""
     metrics: tuple[Metric, ...]
     """In the order of the columns."""
+    correction: Correction = "holm"
+    """How the p-values of all differences were corrected for multiple comparisons."""
+    differing: tuple[str, ...] = ()
+    """The settings that differ between rows of one system, and `data` if what they were trained on
+    differs."""
     sentences: tuple[ComparedSentence, ...] = ()
     totals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)
     """Log-probability of each sentence of the split by row name, the mean over seeds."""
@@ -154,13 +169,26 @@ class Comparison:
         """The row of that name."""
         return next(row for row in self.rows if row.name == name)
 
+    @cached_property
+    def matrices(self) -> tuple[DifferenceMatrix, ...]:
+        """The differences as matrices, one for each quantity and unit."""
+        return difference_matrices([row.name for row in self.rows], self.differences)
+
+    @property
+    def shows_matrices(self) -> bool:
+        """Whether the rows are too many for a list of their differences."""
+        return len(self.rows) > MOST_LISTED
+
     def as_dict(self) -> dict[str, object]:
         """A JSON-serialisable dict, without the per-sentence totals."""
+        matrices = [matrix.as_dict() for matrix in self.matrices] if self.shows_matrices else []
         return {
             "corpus": self.corpus,
             "split": self.split,
             "rows": [row.as_dict(self.metrics) for row in self.rows],
             "differences": [difference.as_dict() for difference in self.differences],
+            "correction": {"method": self.correction, "tests": len(self.differences)},
+            "matrices": matrices,
             "floor": None if self.floor is None else asdict(self.floor),
             "notes": list(self.notes),
         }

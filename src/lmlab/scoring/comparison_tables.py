@@ -14,8 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lmlab.core.errors import escape_control_characters
-from lmlab.scoring.comparison_records import NATS, Comparison, ComparisonRow, Difference
+from lmlab.scoring.comparison_records import Comparison, ComparisonRow
+from lmlab.scoring.difference_tables import difference_tables
 from lmlab.scoring.metric import MISSING_CELL, Column, Metric
+from lmlab.training.setting_records import format_value
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,11 +64,34 @@ def table_columns(comparison: Comparison) -> tuple[TableColumn, ...]:
     columns = [TableColumn("model", lambda row: row.name, number=False)]
     if any(row.system != row.name for row in rows):
         columns.append(TableColumn("system", lambda row: row.system, number=False))
+    columns += setting_columns(comparison.differing)
     columns.append(TableColumn("kind", lambda row: row.kind, number=False))
     for metric in sorted(comparison.metrics, key=lambda metric: metric.table.order):
         if metric.is_shown(metric.table, rows):
             columns.append(TableColumn(metric.table.title, partial(metric_cell, metric)))
     return tuple(columns)
+
+
+MOST_SETTING_COLUMNS = 5
+"""Settings that differ have a column each up to this number; more are folded into one."""
+
+
+def setting_columns(differing: Sequence[str]) -> list[TableColumn]:
+    """A column for each setting that differs; one for all where they are many."""
+    if len(differing) > MOST_SETTING_COLUMNS:
+        return [TableColumn("differs", partial(_all_settings, differing), number=False)]
+    return [TableColumn(name, partial(setting_cell, name), number=False) for name in differing]
+
+
+def setting_cell(name: str, row: ComparisonRow) -> str:
+    """The value of a setting in a row, a dash where its system has no such setting."""
+    return format_value(row.settings[name]) if name in row.settings else MISSING_CELL
+
+
+def _all_settings(differing: Sequence[str], row: ComparisonRow) -> str:
+    return " ".join(
+        f"{name}={setting_cell(name, row)}" for name in differing if name in row.settings
+    )
 
 
 def caption(comparison: Comparison) -> str:
@@ -117,22 +142,19 @@ def rich_table(comparison: Comparison) -> Table:
     return table
 
 
-def rich_differences(comparison: Comparison) -> Table:
-    """The differences for a terminal."""
+def rich_differences(comparison: Comparison) -> list[Table]:
+    """The differences for a terminal: a table, or matrices where there are many models."""
     from rich.table import Table
 
-    table = Table(title="Differences, paired bootstrap over texts", title_justify="left")
-    for heading in ("first", "second"):
-        table.add_column(heading)
-    for heading in ("first - second", "95 % interval", "p"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for difference in comparison.differences:
-        table.add_row(
-            terminal_cell(difference.first),
-            terminal_cell(difference.second),
-            *_difference(difference),
-        )
-    return table
+    tables = []
+    for source in difference_tables(comparison):
+        table = Table(title=terminal_cell(source.caption), title_justify="left", title_style="")
+        for heading, number in zip(source.headings, source.numbers, strict=True):
+            table.add_column(heading, justify="right" if number else "left", no_wrap=number)
+        for row in source.rows:
+            table.add_row(*map(terminal_cell, row))
+        tables.append(table)
+    return tables
 
 
 def markdown(comparison: Comparison) -> str:
@@ -149,10 +171,9 @@ def markdown(comparison: Comparison) -> str:
             ([column.show(row) for column in columns] for row in group.rows),
         )
         lines.append("")
-    if comparison.differences:
-        headings = ["first", "second", "first - second", "95 % interval", "p"]
-        cells = ([e.first, e.second, *_difference(e)] for e in comparison.differences)
-        lines += [*markdown_rows(headings, [False, False, True, True, True], cells), ""]
+    for table in difference_tables(comparison):
+        lines += [markdown_escape(f"{table.caption}."), ""]
+        lines += [*markdown_rows(table.headings, table.numbers, table.rows), ""]
     lines += [f"- {markdown_escape(note)}" for note in comparison.notes]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -222,18 +243,6 @@ def spread_text(metric: Metric, column: Column, row: ComparisonRow) -> str:
     """The spread over seeds that follows a value, where there is one."""
     spread = None if metric.spread is None else row.values.get(metric.spread.name)
     return "" if spread is None else f" ± {spread:.{column.digits}f}"
-
-
-def _difference(difference: Difference) -> tuple[str, str, str]:
-    value = f"{difference.value:+.4f}{difference_unit(difference)}"
-    return value, f"{difference.low:+.4f} … {difference.high:+.4f}", f"{difference.p_value:.4f}"
-
-
-def difference_unit(difference: Difference) -> str:
-    """The unit after a difference; nats per token have none."""
-    if difference.quantity != NATS:
-        return f" {difference.quantity.replace('_', ' ')}"
-    return {"token": "", "character": " /char"}.get(difference.unit, f" /{difference.unit}")
 
 
 def markdown_rows(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import device_of
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.batches import group_by_length
 from lmlab.data.corpus import Layout
 
@@ -29,7 +29,9 @@ class FramedText:
     """Whether tokens beyond the model's maximum length were dropped."""
 
 
-def frame_text(tokenizer: Any, layout: Layout, text: str, max_length: int | None) -> FramedText:
+def frame_text(
+    tokenizer: TokenizerProtocol, layout: Layout, text: str, max_length: int | None
+) -> FramedText:
     """The ids of a text with its special tokens, at most `max_length` of them."""
     vocabulary = tokenizer.vocabulary
     ids, spans = tokenizer.encode_with_offsets(text)
@@ -37,8 +39,9 @@ def frame_text(tokenizer: Any, layout: Layout, text: str, max_length: int | None
     if max_length is not None:
         ids, spans = ids[: max_length - MIN_TOKENS], spans[: max_length - MIN_TOKENS]
     # Contiguous text has no start token: a text is preceded by the end token of the last one.
-    contiguous = layout.kind == "contiguous" and vocabulary.end is not None
-    first = vocabulary.end if contiguous else vocabulary.bos
+    first = vocabulary.bos
+    if layout.kind == "contiguous" and vocabulary.end is not None:
+        first = vocabulary.end
     tail = [] if vocabulary.end is None else [vocabulary.end]
     last = spans[-1][1] if spans else 0
     return FramedText(

@@ -11,7 +11,9 @@ from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import require
 from lmlab.core.retrieval_protocols import Link
 from lmlab.core.system import System
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.batches import pad_rows
+from lmlab.data.corpus import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class LinkedText:
 
 
 def link_entities(
-    system: System, tokenizer: Any, layout: Any, texts: Iterable[str]
+    system: System, tokenizer: TokenizerProtocol, layout: Layout, texts: Iterable[str]
 ) -> Iterator[LinkedText]:
     """Link the mentions of each text, in order and in constant memory."""
     linker = require(system, Link, "link")

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from itertools import combinations, takewhile
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import takewhile
+from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.core.score import SCORE_KINDS, Convention
 from lmlab.core.untrusted_input import check_seed
 from lmlab.data.corpus import Corpus, TruthWithLength
 from lmlab.data.readers import Example
-from lmlab.scoring.bootstrap import interval, paired_bootstrap
+from lmlab.scoring.compared_settings import compared_settings
 from lmlab.scoring.comparison_records import (
     ComparedSentence,
     Comparison,
     ComparisonRow,
-    Difference,
     EntropyFloor,
 )
 from lmlab.scoring.metric import EvaluatedRuns, Metric, Number, TrueScores
 from lmlab.scoring.metric_registry import all_metrics
+from lmlab.scoring.multiple_comparisons import Correction
+from lmlab.scoring.paired_differences import EvaluatedRow, paired_differences, resolution_notes
 from lmlab.scoring.split_evaluation import (
     ProgressCallback,
     ScorableModel,
@@ -35,8 +33,6 @@ from lmlab.scoring.split_evaluation import (
     scored_tokens,
     tokenization,
 )
-
-Values = NDArray[np.float64]
 
 FEW_TEXTS = 30
 """Fewer texts than this make a bootstrap over them unreliable."""
@@ -99,14 +95,16 @@ def compare_models(
     split: str = "test",
     *,
     seed: int = 0,
-    resamples: int = 2000,
+    resamples: int | None = None,
+    correction: Correction = "holm",
     progress: ProgressCallback | None = None,
 ) -> Comparison:
     """Score every model on the split, group runs by seed, and test differences.
 
     Each model reads the texts in its training layout (from a start token or with carried state,
     with or without an end token), truncated where the corpus truncates. Cost: one pass over the
-    split per model, and `resamples` sums over its sentences; memory: a few numbers per sentence.
+    split per model, and `resamples` sums over its sentences (by default as many as the number of
+    tests needs, see `enough_resamples`); memory: a few numbers per sentence.
     """
     check_seed(seed)
     _check(models, corpus)
@@ -119,36 +117,32 @@ def compare_models(
     ]
     groups = list(group_by_seed(evaluations).values())
     truth = _true_scores(corpus, split)
+    settings = compared_settings([group[0].model for group in groups])
     entries = []
-    for group, name in zip(groups, _names(groups), strict=True):
+    for group, name, values in zip(groups, _names(groups), settings.rows, strict=True):
         runs = EvaluatedRuns(runs=group, truth=truth)
-        entries.append(_Entry(row=_row(runs, name, metrics), runs=runs))
+        entries.append(EvaluatedRow(row=_row(runs, name, metrics, values), runs=runs))
     entries.sort(key=lambda entry: _order(entry.row))
     rows = tuple(entry.row for entry in entries)
+    differences = paired_differences(
+        entries, metrics, seed=seed, resamples=resamples, correction=correction
+    )
     return Comparison(
         corpus=corpus.name,
         split=split,
         rows=rows,
-        differences=tuple(_differences(entries, metrics, seed, resamples)),
+        differences=differences,
         floor=_floor(corpus, truth),
-        notes=tuple(comparison_notes(rows, corpus, split, metrics)),
+        notes=(
+            *comparison_notes(rows, corpus, split, metrics),
+            *resolution_notes(len(differences), resamples, correction),
+        ),
         metrics=metrics,
+        correction=correction,
+        differing=settings.names,
         sentences=_compared_sentences(entries, corpus, split),
         totals={entry.row.name: entry.mean(lambda run: run.totals) for entry in entries},
     )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Entry:
-    """A row with the data its differences are computed from."""
-
-    row: ComparisonRow
-    runs: EvaluatedRuns
-
-    def mean(self, of_run: Callable[[SplitEvaluation], NDArray[np.float64]]) -> Values:
-        """(N,) numbers of each text, the mean over seeds."""
-        mean: Values = np.mean([of_run(run) for run in self.runs.runs], axis=0)
-        return mean
 
 
 def _check(models: Sequence[ScorableModel], corpus: Corpus) -> None:
@@ -202,7 +196,9 @@ def _common_name(names: Sequence[str]) -> str:
     return common.rstrip("-_. ").removesuffix("seed").rstrip("-_. ") or names[0]
 
 
-def _row(runs: EvaluatedRuns, name: str, metrics: Sequence[Metric]) -> ComparisonRow:
+def _row(
+    runs: EvaluatedRuns, name: str, metrics: Sequence[Metric], settings: Mapping[str, Any]
+) -> ComparisonRow:
     first, model = runs.first.summary, runs.first.model
     values: dict[str, Number | None] = {}
     for metric in metrics:
@@ -223,6 +219,7 @@ def _row(runs: EvaluatedRuns, name: str, metrics: Sequence[Metric]) -> Compariso
         unknown=first.unknown,
         sequences=first.sequences,
         values=values,
+        settings=settings,
     )
 
 
@@ -263,72 +260,8 @@ def _order(row: ComparisonRow) -> tuple[int, str, float, str]:
     return SCORE_KINDS.index(row.kind), row.tokenization, nats, row.name
 
 
-def _differences(
-    entries: Sequence[_Entry], metrics: Sequence[Metric], seed: int, resamples: int
-) -> Iterator[Difference]:
-    """All pairs of rows of the same kind, for every metric that is tested, the better first."""
-    tests = [_TestedMetric(metric, entries, seed, resamples) for metric in metrics if metric.test]
-    for i, j in combinations(range(len(entries)), 2):
-        if entries[i].row.kind == entries[j].row.kind:
-            for test in tests:
-                yield from test.difference(i, j)
-
-
-class _TestedMetric:
-    """A metric's paired bootstrap over the entries of which it is finite."""
-
-    def __init__(
-        self, metric: Metric, entries: Sequence[_Entry], seed: int, resamples: int
-    ) -> None:
-        assert metric.test is not None
-        self.metric, self.test, self.entries = metric, metric.test, entries
-        self.seed, self.resamples = seed, resamples
-        totals = [entry.mean(self.test.totals) for entry in entries]
-        finite = [index for index, values in enumerate(totals) if np.isfinite(values).all()]
-        self.column = {index: column for column, index in enumerate(finite)}
-        if finite:
-            self.totals = np.stack([totals[index] for index in finite], 1)
-            first = [self.test.counts(entries[index].runs.first) for index in finite]
-            self.counts = np.stack(first, 1)
-
-    @cached_property
-    def ratios(self) -> Values:
-        """(R, M) bootstrap replicates."""
-        return paired_bootstrap(self.totals, self.counts, seed=self.seed, resamples=self.resamples)
-
-    @cached_property
-    def means(self) -> Values:
-        """(M,) the metric itself."""
-        means: Values = self.totals.sum(0) / np.maximum(self.counts.sum(0), 1.0)
-        return means
-
-    def difference(self, i: int, j: int) -> Iterator[Difference]:
-        """The difference between two entries, if it is tested."""
-        rows = self.entries[i].row, self.entries[j].row
-        if not {i, j} <= self.column.keys() or not self.test.applies(*rows):
-            return
-        one, other = self.column[i], self.column[j]
-        sign = -1.0 if self.metric.lower_is_better is False else 1.0
-        in_order = sign * self.means[one] <= sign * self.means[other]
-        (first, better), (second, worse) = (
-            ((rows[0], one), (rows[1], other)) if in_order else ((rows[1], other), (rows[0], one))
-        )
-        value = float(self.means[better] - self.means[worse])
-        difference = interval(self.ratios, value, better, worse)
-        yield Difference(
-            first=first.name,
-            second=second.name,
-            value=difference.value,
-            low=difference.low,
-            high=difference.high,
-            p_value=difference.p_value,
-            quantity=self.test.quantity,
-            unit=self.test.unit,
-        )
-
-
 def _compared_sentences(
-    entries: Sequence[_Entry], corpus: Corpus, split: str
+    entries: Sequence[EvaluatedRow], corpus: Corpus, split: str
 ) -> tuple[ComparedSentence, ...]:
     """The first few distinct short texts of the split, with token scores."""
     short: dict[str, Example] = {}

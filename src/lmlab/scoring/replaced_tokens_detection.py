@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from torch import Tensor
 
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Detect, require
 from lmlab.core.system import System
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.batches import preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
 from lmlab.scoring.encoded_texts import FramedText, frame_text, framed_batches
@@ -47,7 +47,7 @@ class DetectedText:
 
 def detect_texts(
     system: System,
-    tokenizer: Any,
+    tokenizer: TokenizerProtocol,
     layout: Layout,
     texts: Iterable[str],
     *,
@@ -69,7 +69,7 @@ def detect_texts(
         yield from (detected[index] for index in range(len(rows)))
 
 
-def _detected(tokenizer: Any, row: FramedText, probabilities: Tensor) -> DetectedText:
+def _detected(tokenizer: TokenizerProtocol, row: FramedText, probabilities: Tensor) -> DetectedText:
     """The probabilities of the text's own tokens, without special tokens."""
     values: Sequence[float] = probabilities.tolist()
     tokens = tuple(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import Convention, Score, ScoreKind, TokenScore
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import END, UNKNOWN, Vocabulary
 from lmlab.data.text_codecs import CJK_CHARACTER
 
@@ -31,7 +32,9 @@ class TokenChunk(NamedTuple):
     """Whether it is the end token after a text."""
 
 
-def token_chunks(tokenizer: Any, text: str, *, offsets: bool = True) -> Iterator[TokenChunk]:
+def token_chunks(
+    tokenizer: TokenizerProtocol, text: str, *, offsets: bool = True
+) -> Iterator[TokenChunk]:
     """Tokenise a text in chunks of bounded length, with the same tokens as the whole text."""
     start = 0
     while start < len(text):

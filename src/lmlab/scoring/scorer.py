@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -16,6 +16,7 @@ from lmlab.core.options import takes
 from lmlab.core.protocols import Energy, LogProbs, Multilingual, require
 from lmlab.core.score import Convention, Score
 from lmlab.core.system_protocols import LogProbSystem, SystemInfo
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.batches import group_by_length, pad_rows, preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
 from lmlab.data.readers import Example
@@ -63,7 +64,11 @@ class Scorer:
 
     @takes(ScoringOptions)
     def __init__(
-        self, system: SystemInfo, tokenizer: Any, layout: Layout, options: ScoringOptions
+        self,
+        system: SystemInfo,
+        tokenizer: TokenizerProtocol,
+        layout: Layout,
+        options: ScoringOptions,
     ) -> None:
         self.method = make_scoring_method(
             options.method, head=options.head, positions=options.positions, mean=options.mean

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -15,6 +15,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.options import as_keywords, takes
 from lmlab.core.score import Convention, Score
 from lmlab.core.system_protocols import SystemInfo
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.corpus import Layout
 from lmlab.data.corpus_encoding import encode_with_special_tokens
 from lmlab.data.readers import Example
@@ -43,8 +44,8 @@ class SourceScorer:
     def __init__(
         self,
         system: SystemInfo,
-        tokenizer: Any,
-        source_tokenizer: Any,
+        tokenizer: TokenizerProtocol,
+        source_tokenizer: TokenizerProtocol,
         layout: Layout,
         options: ScoringOptions,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from lmlab.core.protocols import Encode, EncodeTokens
 from lmlab.core.retrieval_protocols import WithDocuments
 from lmlab.core.state import TensorState
 from lmlab.core.system import System
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.view import View
 from lmlab.data.batches import preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
@@ -180,7 +181,12 @@ class TextEmbedder:
 
     @takes(EmbeddingOptions)
     def __init__(
-        self, system: System, tokenizer: Any, layout: Layout, name: str, options: EmbeddingOptions
+        self,
+        system: System,
+        tokenizer: TokenizerProtocol,
+        layout: Layout,
+        name: str,
+        options: EmbeddingOptions,
     ) -> None:
         per_token, layer, pooling = options.per_token, options.layer, options.pooling
         self.system, self.tokenizer, self.layout = system, tokenizer, layout

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lmlab.core.errors import UserError, unknown_name_or_path
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.untrusted_input import parse_json
 from lmlab.data.corpus import SPLITS, open_corpus
 from lmlab.data.lines import ReadingReport, check_errors, held_lines
@@ -166,7 +167,7 @@ def _read_folder(folder: Path, task: RowFormat, errors: str, report: ReadingRepo
 
 
 def count_unknown_words(
-    rows: Iterable[Mapping[str, Any]], task: Task, tokenizer: Any
+    rows: Iterable[Mapping[str, Any]], task: Task, tokenizer: TokenizerProtocol
 ) -> UnknownWords:
     """Count the unknown words of the input fields of rows, by the tokenizer that encodes them."""
     counter = UnknownWords(getattr(task, "source_tokenizer", None) or tokenizer)

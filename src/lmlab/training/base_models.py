@@ -136,6 +136,7 @@ def base_record(model: TrainedModel, path: str | Path) -> BaseRecord:
         base=config.base,
         encoder=config.encoder,
         continued_from=config.continued_from,
+        components=config.components,
         source_vocabulary=config.source_vocabulary,
         plugin=config.plugin,
         imported=None if config.imported is None else config.imported.source,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lmlab.core.errors import UserError
 from lmlab.training.checkpoints import checked_numbers
 from lmlab.training.config import TrainingConfig
 
@@ -19,6 +20,11 @@ def build_optimizer(system: nn.Module, config: TrainingConfig) -> torch.optim.Op
     Weight decay applies to matrices only, not to biases, gains and scales.
     """
     trainable = [parameter for parameter in system.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise UserError(
+            "this model has no parameter to train by gradient (it is counted, or made of frozen "
+            "models); choose another one."
+        )
     matrices = [parameter for parameter in trainable if parameter.ndim >= 2]
     vectors = [parameter for parameter in trainable if parameter.ndim < 2]
     groups: list[dict[str, Any]] = [

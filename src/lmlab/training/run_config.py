@@ -21,7 +21,10 @@ from lmlab.training.run_records import (
     MemoryRecord,
     RowsRecord,
     TaskRecord,
+    TuningRecord,
     WrapperRecord,
+    components_json,
+    parse_components,
     parse_known_fields,
     parse_vocabulary,
 )
@@ -95,6 +98,10 @@ class RunConfig:
     encoder: BaseRecord | None = None
     continued_from: BaseRecord | None = None
     """The run of the same system whose training it continues."""
+    components: tuple[BaseRecord, ...] = ()
+    """The runs that a mixture is made of; their weights are among its own."""
+    tuning: TuningRecord | None = None
+    """The text on which the weights of a mixture were tuned, if they were."""
     memories: Mapping[str, MemoryRecord] = field(default_factory=dict)
     """Documents and knowledge base, by these names."""
     imported: ImportRecord | None = None
@@ -140,6 +147,8 @@ class RunConfig:
         optional: dict[str, Callable[[Any], Any]] = {
             "source_vocabulary": parse_vocabulary,
             **dict.fromkeys(BASE_ROLES, BaseRecord.from_json),
+            "components": parse_components,
+            "tuning": lambda tuning: parse_known_fields(TuningRecord, tuning),
             "imported": ImportRecord.from_json,
             "plugin": parse_origin,
             "task": TaskRecord.from_json,
@@ -195,6 +204,8 @@ class RunConfig:
             "continued_from": (
                 None if self.continued_from is None else self.continued_from.to_json()
             ),
+            "components": components_json(self.components),
+            "tuning": None if self.tuning is None else asdict(self.tuning),
             "memories": {k: asdict(memory) for k, memory in self.memories.items()} or None,
             "imported": None if self.imported is None else self.imported.to_json(),
             "wrapped": None if self.wrapped is None else asdict(self.wrapped),

@@ -107,6 +107,8 @@ class BaseRecord:
     """The run that its encoder was initialised from."""
     continued_from: BaseRecord | None = None
     """The run of the same system that it continued itself."""
+    components: tuple[BaseRecord, ...] = ()
+    """The runs that it is made of itself, if it is a mixture."""
     source_vocabulary: Vocabulary | None = None
     plugin: SystemOrigin | None = None
     """Where its system comes from, if it is not lmlab's own."""
@@ -148,6 +150,7 @@ class BaseRecord:
             system_config=values["system_config"],
             corpus=CorpusRecord.from_json(values.get("corpus")),
             **others,
+            components=parse_components(values.get("components")),
             source_vocabulary=None if source is None else parse_vocabulary(source),
             plugin=parse_origin(values.get("plugin")),
             imported=values.get("imported"),
@@ -166,6 +169,7 @@ class BaseRecord:
                 "system_config": dict(self.system_config),
                 "corpus": self.corpus.to_json(),
                 **{k: None if other is None else other.to_json() for k, other in others.items()},
+                "components": components_json(self.components),
                 "source_vocabulary": None if source is None else asdict(source),
                 "plugin": None if self.plugin is None else asdict(self.plugin),
                 "imported": self.imported,
@@ -173,6 +177,33 @@ class BaseRecord:
                 "weights": self.weights,
             }
         )
+
+
+def parse_components(values: object) -> tuple[BaseRecord, ...]:
+    """The components of a mixture from JSON; none where it has none."""
+    check_type("components", values, list[dict[str, Any]] | None)
+    assert values is None or isinstance(values, list)
+    return tuple(BaseRecord.from_json(value) for value in values or ())
+
+
+def components_json(components: tuple[BaseRecord, ...]) -> list[dict[str, Any]] | None:
+    """The components of a mixture for JSON; None where it has none."""
+    return [component.to_json() for component in components] or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningRecord:
+    """The text on which the weights of a mixture were tuned."""
+
+    data: str
+    """As named by the user."""
+    split: str
+    """Its split; `all` for a file that was not divided."""
+    fingerprint: str
+    """Content hash."""
+    tokens: int
+    nats_per_token: float
+    """The loss of the mixture on it, which is lower than on unseen text."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,10 +11,10 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.memory_budget import memory_budget
-from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.recorded_systems import recorded_system
 from lmlab.core.registry import find_system, system_module
 from lmlab.core.system import System
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.sampled_losses import SampledLossConfig, apply_sampled_loss
 from lmlab.training.config import apply_settings
@@ -43,6 +43,7 @@ def build_from_config(
         base=None if config.base is None else build_from_config(config.base, vocabulary),
         source=config.source_vocabulary,
         memories=memories,
+        components=[build_from_config(part, vocabulary) for part in config.components],
     )
     if tokenizer is not None and memories is not None and memories.given():
         system.setup_tokenizer(tokenizer)
@@ -50,11 +51,14 @@ def build_from_config(
 
 
 def build_tiny(name: str, vocabulary: Vocabulary, *, seed: int = 0) -> System:
-    """Build a system at size tiny, on its card's base where it needs one; untrained."""
+    """Build a system at size tiny, on the base or of the components of its card; untrained."""
     card, config = find_system(name), asdict(system_module(name).SIZES["tiny"])
     base = build_tiny(card.base, vocabulary, seed=seed) if card.base else None
+    components = [build_tiny(part, vocabulary, seed=seed) for part in card.components]
     memories = tiny_external_memory(card)
-    return build_system(name, config, vocabulary, seed=seed, base=base, memories=memories)
+    return build_system(
+        name, config, vocabulary, seed=seed, base=base, memories=memories, components=components
+    )
 
 
 def build_system(
@@ -67,12 +71,14 @@ def build_system(
     encoder: System | None = None,
     source: Vocabulary | None = None,
     memories: ExternalMemory | None = None,
+    components: Sequence[System] = (),
 ) -> System:
     """Build a system of the zoo; `seed` decides its initial weights, torch's own is unchanged.
 
     `base` is a trained system to build on, where one is needed; it is not changed. `encoder` is one
     whose weights initialise the system's own encoder; they are copied. `source` is the source
-    vocabulary, where it differs; `memories` the external memory, where it is used.
+    vocabulary, where it differs; `memories` the external memory, where it is used. `components`
+    are the trained systems that a mixture is made of; they are copied.
     """
     module = system_module(name)
     if source is not None and "source" not in inspect.signature(module.build).parameters:
@@ -86,9 +92,12 @@ def build_system(
         raise UserError(f"these settings are not those of {name} ({error}).") from error
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        optional = {"base": base, "encoder": encoder, "source": source}
-        arguments = {key: value for key, value in optional.items() if value is not None}
+        optional: dict[str, Any] = {"base": base, "encoder": encoder, "source": source}
+        arguments: dict[str, Any] = {
+            key: value for key, value in optional.items() if value is not None
+        }
         arguments |= {} if memories is None else memories.given()
+        arguments |= {"components": components} if components else {}
         with memory_budget(f"{name} with these settings"):
             system: System = module.build(settings, vocabulary, **arguments)
     if isinstance(settings, SampledLossConfig):

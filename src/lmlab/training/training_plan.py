@@ -203,7 +203,12 @@ def check_resumable(saved: RunConfig, now: RunConfig, run: RunFolder) -> None:
 
 
 def check_required_inputs(card: Card, **options: str | Path | None) -> None:
-    """Reject options that do not apply to the system."""
+    """Reject options that do not apply to the system, and a system that is not trained."""
+    if card.components:
+        raise UserError(
+            f"{card.name} is made of trained runs and not trained itself; use lmlab mix RUN RUN "
+            "--data CORPUS --out RUN."
+        )
     for name, value in options.items():
         # A base of the system itself is one whose training continues.
         if value is not None and name not in (*card.needs, "base"):

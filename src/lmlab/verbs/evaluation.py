@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from lmlab.core.errors import UserError
 from lmlab.core.options import Option
 from lmlab.core.shared_options import Errors, RunErrors, SplitName, no_progress
+from lmlab.scoring.multiple_comparisons import Correction
 from lmlab.tasks.finetune_options import TaskData, TaskName
 
 if TYPE_CHECKING:
@@ -34,28 +35,48 @@ def compare(
         str | Path | None,
         Option("Also write a file: .html (a report), .md, .tex or .json.", metavar="FILE"),
     ] = None,
+    csv: Annotated[
+        str | Path | None,
+        Option(
+            "Also write the table as CSV, a line for each model, and the differences beside it "
+            "(NAME-differences.csv).",
+            metavar="FILE",
+        ),
+    ] = None,
+    correction: Annotated[
+        Correction, Option("Correction of p-values for multiple comparisons.")
+    ] = "holm",
     seed: Annotated[int, Option("Random seed of the bootstrap.")] = 0,
     errors: RunErrors = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Comparison:
     """Compare trained models on one split: losses with their kind, intervals and tests.
 
+    The differences of more than five models are shown as a matrix.
+
     >>> comparison = lmlab.compare(["runs/window", "runs/ngram"], out="report.html")
     >>> [(row.name, row.kind, row["regret"] > 0) for row in comparison.rows]
     [('ngram', 'exact', True), ('window', 'exact', True)]
     """
     from lmlab.data.corpus import Corpus
-    from lmlab.reports.comparison_files import comparison_writer
+    from lmlab.reports.comparison_files import checked_file, comparison_writer, write_with_folder
+    from lmlab.scoring.comparison_csv import comparison_csv_files
     from lmlab.scoring.model_comparison import compare_models
     from lmlab.verbs.loading import check_list, shared_corpus, trained_models
 
     check_list(runs, "compare")
     write = None if out is None else comparison_writer(Path(out))
+    csv_file = None if csv is None else checked_file(Path(csv))
     models = trained_models(runs)
     corpus = data if isinstance(data, Corpus) else shared_corpus(models, data, errors)
-    comparison = compare_models(models, corpus, split, seed=seed, progress=progress)
+    comparison = compare_models(
+        models, corpus, split, seed=seed, correction=correction, progress=progress
+    )
     if write is not None:
         write(comparison, models)
+    if csv_file is not None:
+        for path, text in comparison_csv_files(comparison, csv_file).items():
+            write_with_folder(path, text)
     return comparison
 
 

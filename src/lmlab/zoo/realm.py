@@ -55,6 +55,7 @@ CARD = Card(
     protocols=("LogProb", "Fill", "Encode", "EncodeQueries", "Retrieve", "Ask"),
     objectives=("masked", "spans"),
     needs=("base", "documents"),
+    initialised_by_own_runs=True,
     default_memories={"documents": "wordnet"},
     conditional=True,
     corpus="wordnet",

@@ -161,3 +161,17 @@ def test_positional_corpus_equals_data_option(lmlab, runs, tmp_path) -> None:
     assert result.code == 2 and "did you mean" in result.err and "grammar" in result.err
     result = lmlab("compare", *models, file, "grammar")
     assert result.code == 2 and "takes one corpus, got 2" in result.err
+
+
+def test_csv_writes_the_table_and_the_differences(lmlab, runs, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "results.csv"
+    result = lmlab("compare", *runs.values(), "--csv", file)
+    assert "results-differences.csv" in result.err
+    assert file.read_text().startswith("corpus,split,model,system,kind,")
+    tests = (file.parent / "results-differences.csv").read_text().splitlines()
+    assert len(tests) == 2 and tests[1].endswith(",holm,1")
+
+
+def test_a_folder_is_no_csv_file(lmlab, runs, tmp_path: Path) -> None:
+    result = lmlab("compare", runs["ngram"], "--csv", tmp_path)
+    assert result.code == 2 and "is a folder" in result.err

@@ -113,6 +113,20 @@ def test_mistakes_in_files_are_one_sentence(lmlab, tmp_path: Path, runs: dict[st
     assert result.code == 2 and "was not fine-tuned" in result.err
 
 
+@pytest.mark.parametrize("verb", ["train", "finetune"])
+def test_config_of_a_run_executes_no_file(lmlab, tmp_path: Path, runs: dict[str, Path], verb: str):
+    """A path in a YAML file is the user's own; one in a run's config.json is somebody else's."""
+    executed = tmp_path / "executed"
+    (tmp_path / "evil.py").write_text(f"CARD = Card(family='x')\nopen({str(executed)!r}, 'w')\n")
+    for name in ("evil.py", str(tmp_path / "evil.py")):
+        whole = config(runs["lstm"]) | {"system": name}
+        for file, values in (("x.json", whole), ("config.json", {"system": name, "data": "x"})):
+            (tmp_path / file).write_text(json.dumps(values))
+            result = lmlab(verb, "--config", tmp_path / file, "--out", tmp_path / "x")
+            assert result.code == 2 and "a run names no files to execute" in result.err
+    assert not executed.exists()
+
+
 def test_read_config_overrides_and_names_its_verbs(train_file: Path, tmp_path: Path):
     values = package.read_config(train_file, out=tmp_path, steps=1, settings={"width": 2})
     assert values == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,6 +77,39 @@ def test_system_that_cannot_be_trained(lmlab: Command, monkeypatch: pytest.Monke
         "does not apply",
         "its tiny training failed",
     )
+
+
+BROKEN = '''"""A system whose forward pass fails inside torch."""
+from dataclasses import dataclass
+import torch
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.zoo import window
+
+CARD = Card(family="x", kind="exact", paper="", source="", protocols=("LogProb",), oracle="")
+SIZES = window.SIZES
+Config = window.Config
+
+
+def build(config, vocabulary):
+    system = window.build(config, vocabulary)
+    linear = torch.nn.functional.linear
+    system.emission.log_prob = lambda *values: linear(values[0], values[0][:, 1:])
+    return system
+'''
+
+
+def test_place_of_an_error_is_in_the_systems_own_file(lmlab: Command, tmp_path: Path):
+    path = tmp_path / "broken_place.py"
+    path.write_text(BROKEN)
+    done = lmlab("conformance", path)
+    assert done.code == 1
+    [line] = [n for n, text in enumerate(BROKEN.splitlines(), 1) if "lambda" in text]
+    assert f"in <lambda> ({path}:{line})" in done.out, done.out
+    assert f"No other check was run ({len(CHECKS)}), as training failed." in done.out
+    path.write_text(BROKEN.replace("SIZES =", "SIZE ="))
+    done = lmlab("conformance", path)
+    assert f"  {path} declares no SIZES;" in done.out and "_check_module" not in done.out
 
 
 def test_exemptions_and_what_does_not_apply_have_reasons():

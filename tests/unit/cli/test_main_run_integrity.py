@@ -28,8 +28,9 @@ TEXT = ("--text", "the dog sleeps")
 WITHOUT_NO_VERIFY = {
     *("systems", "find", "settings", "data list", "data describe", "demo", "ablate", "conformance"),
     *("import-arpa", "import-hf", "sweep"),
+    *("runs list", "runs show", "runs diff", "runs tag", "runs rm"),
 }
-"""Commands that load no run, or only runs that they made themselves."""
+"""Commands that load no model, or only runs that they made themselves."""
 
 
 @pytest.fixture

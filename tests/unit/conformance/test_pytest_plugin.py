@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 import lmlab
+from lmlab.conformance.pytest_plugin import run_case
+from lmlab.conformance.system_under_test import Workspace
+from lmlab.core.registry import remove_system
+from lmlab.core.system_files import register
 
 SOURCE = Path(lmlab.__file__).resolve().parents[1]
 CHECKS = ("stepping", "state-selection", "sampling")
@@ -92,6 +96,18 @@ def test_failure_is_one_sentence_with_the_position(tmp_path: Path, installed: Pa
     assert "During handling" not in done.stdout
     assert "Traceback" not in done.stdout
     assert "suite.py" not in done.stdout
+
+
+def test_mistake_in_a_systems_file_is_one_sentence(tmp_path: Path):
+    path = tmp_path / "no_sizes.py"
+    card = "family='x', kind='exact', paper='', source='', protocols=(), oracle=''"
+    path.write_text(f"from lmlab.core.card import Card\nCARD = Card({card})\n")
+    name = register(path).name
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_case(name, "stepping", Workspace(tmp_path))
+    remove_system(name)
+    assert not failure.value.pytrace
+    assert f"no-sizes: stepping: {path} declares no" in str(failure.value)
 
 
 def test_wrong_system_is_a_usage_error(tmp_path: Path, installed: Path):

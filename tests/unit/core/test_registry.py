@@ -50,3 +50,10 @@ def test_zoo_file_without_sizes_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "lmlab.zoo.lstm", module)
     with pytest.raises(UserError, match=r"lstm\.py declares no SIZES; see docs/add-a-system"):
         registry.system_module("lstm")
+
+
+def test_name_of_a_file_at_hand_is_answered_with_the_file(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "my_own.py").write_text("raise SystemExit\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"called 'my-own'; give that of the file as \./my_own\.py"):
+        registry.find_system("my-own")

@@ -27,7 +27,11 @@ TEXT = "the cat sat"
 SIZES = (1e-4, 1e-2)
 """Injected effects in nats."""
 VOCABULARY = Vocabulary(size=20)
-NOT_PROBED = {"dpr": "compares a text with documents, and has none", "vit": "predicts no tokens"}
+NOT_PROBED = {
+    "dpr": "compares a text with documents, and has none",
+    "glove": "has vectors and no predictions",
+    "vit": "predicts no tokens",
+}
 
 
 def letter_tokenizer() -> SimpleNamespace:

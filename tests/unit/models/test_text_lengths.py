@@ -49,9 +49,12 @@ def settings(name: str, size: str) -> dict[str, object]:
 def built(name: str, size: str) -> System:
     card = find_system(name)
     base = built(card.base, "tiny") if card.base else None
+    components = [built(part, "tiny") for part in card.components]
     memories = tiny_external_memory(card)
     config = settings(name, size)
-    return build_system(name, config, VOCABULARY, seed=0, base=base, memories=memories)
+    return build_system(
+        name, config, VOCABULARY, seed=0, base=base, memories=memories, components=components
+    )
 
 
 def text(tokens: int) -> Batch:

@@ -67,7 +67,15 @@ def make_section(*rows: ComparisonRow, corpus: str = "grammar") -> ReportSection
         split="test",
         rows=rows,
         differences=(
-            Difference(first="a", second="b", value=-0.5, low=-0.6, high=-0.4, p_value=0.001),
+            Difference(
+                first="a",
+                second="b",
+                value=-0.5,
+                low=-0.6,
+                high=-0.4,
+                p_value=0.001,
+                p_corrected=0.001,
+            ),
         ),
         floor=EntropyFloor(
             nats_per_text=20,

@@ -78,7 +78,13 @@ MIXED = comparison(
     row("energy", 0.5, kind="unnormalised", perplexity=None),
     differences=(
         Difference(
-            first="quick", second="slow_one", value=-1.0, low=-1.2, high=-0.8, p_value=0.002
+            first="quick",
+            second="slow_one",
+            value=-1.0,
+            low=-1.2,
+            high=-0.8,
+            p_value=0.002,
+            p_corrected=0.004,
         ),
         Difference(
             first="quick",
@@ -87,6 +93,7 @@ MIXED = comparison(
             low=-0.1,
             high=0.3,
             p_value=0.4,
+            p_corrected=0.4,
             unit="character",
         ),
     ),
@@ -117,7 +124,7 @@ def test_markdown_table():
     mixed = markdown(MIXED)
     assert "**exact; char, 9 tokens**" in mixed
     assert "3.0000 ± 0.0123" in mixed and "1 min 15 s" in mixed
-    assert "| quick | slow\\_one | -1.0000 | -1.2000 … -0.8000 | 0.0020 |" in mixed
+    assert "| quick | slow\\_one | -1.0000 | -1.2000 … -0.8000 | 0.0040 |" in mixed
     assert "+0.1000 /char" in mixed
     assert "- 50% of \\<unk\\> & such." in mixed
 
@@ -155,7 +162,7 @@ def test_json_has_all_values_and_no_nan_or_infinity():
 def test_rich_terminal_table():
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(rich_table(MIXED))
-    console.print(rich_differences(MIXED))
+    console.print(*rich_differences(MIXED))
     text = console.export_text()
     lines = [line for line in text.splitlines() if "quick" in line or "slow_one" in line]
     assert "2.0000" in lines[0] and "7.39" in lines[0]

@@ -86,7 +86,7 @@ def runs(word_tokenizer: Any, tiny_recurrent: Any, fake_model: Callable[..., Any
 def terminal_text(comparison: Comparison) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(rich_table(comparison))
-    console.print(rich_differences(comparison))
+    console.print(*rich_differences(comparison))
     return console.export_text()
 
 
@@ -142,7 +142,7 @@ def test_differences_of_a_further_metric_are_tested(runs: list[Any], corpus: Cor
     assert worst.low <= worst.value <= worst.high and worst.nats_per_token is None
     document = comparison_json(comparison)["differences"]
     assert [entry.keys() for entry in document] == [  # type: ignore[attr-defined]
-        {"first", "second", name, "low", "high", "p_value", "unit"}
+        {"first", "second", name, "low", "high", "p_value", "p_corrected", "unit"}
         for name in ("nats", "worst_token")
     ]
     assert f"{worst.value:+.4f} worst token" in terminal_text(comparison)
@@ -175,7 +175,7 @@ def test_every_file_is_one_well_formed_metric() -> None:
     spreads = {metric.spread.name for metric in loaded.values() if metric.spread is not None}
     recorded = {name for name, metric in loaded.items() if metric.recorded}
     others = {"name", "runs", "system", "seeds", "kind", "convention", "tokenization"}
-    others |= {"tokens", "characters", "utf8_bytes", "unknown", "sequences"}
+    others |= {"tokens", "characters", "utf8_bytes", "unknown", "sequences", "settings"}
     assert set(FIRST_KEYS) <= others | recorded | spreads
     assert not others & (recorded | spreads)
     for metric in loaded.values():

@@ -30,7 +30,7 @@ def unigram_entropy(path: Path) -> float:
 
 
 def test_fitters_cover_every_fitting_method() -> None:
-    assert sorted(FITTERS) == ["counting", "em", "gradient", "words"]
+    assert sorted(FITTERS) == ["cooccurrence", "counting", "em", "gradient", "words"]
 
 
 def test_em_on_unigram_mixture_reaches_unigram_entropy(

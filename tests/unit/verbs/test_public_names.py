@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,15 @@ def python(code: str, cwd: Path) -> str:
 def test_importing_lmlab_imports_no_heavy_package(tmp_path: Path) -> None:
     code = f"import sys, lmlab; print([m for m in {HEAVY} if m in sys.modules])"
     assert python(code, tmp_path) == "[]"
+
+
+def test_completion_shows_the_table_of_names_alone(tmp_path: Path) -> None:
+    """Those that the file imports from its own modules; no Any, no subpackages."""
+    table = re.findall(
+        r"^from lmlab\.\S+ import (\w+)", (SOURCE / "lmlab/__init__.py").read_text(), re.M
+    )
+    code = "import lmlab, lmlab.conformance.check; print(*dir(lmlab))"
+    assert python(code, tmp_path).split() == sorted([*table, "__version__"])
 
 
 TRAINING = """

@@ -220,7 +220,7 @@ def resumed_training_is_bit_identical(tested: SystemUnderTest) -> None:
     with tempfile.TemporaryDirectory(dir=tested.workspace.folder) as folder:
         whole, halves = Path(folder, "whole"), Path(folder, "halves")
         tested.train_again(whole, steps=8)
-        if tested.card.fitting == "counting":
+        if tested.card.fitted_at_once:
             tested.train_again(halves)
         else:
             tested.train_again(halves, steps=4)

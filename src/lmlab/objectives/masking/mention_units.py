@@ -12,7 +12,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import NO_ENTITY
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.countries import country_table
 from lmlab.data.wordnet import load_wordnet
 from lmlab.objectives.masking.token_masking import shift_right

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.text_codecs import CJK_CHARACTER
 from lmlab.layers.per_example_rng import per_example_uniform

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.system_protocols import FillSystem, SystemInfo
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import pad_rows
+from lmlab.data.corpus import Layout
 from lmlab.sampling.mcmc.moves import ChainState, sample_sequentially
 from lmlab.sampling.mcmc.proposals import (
     MaskedLMProposal,
@@ -35,7 +37,7 @@ class ChainTemplate:
     """A note for the user on unknown words."""
 
 
-def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
+def blank_template(length: int, prefix: str, tokenizer: TokenizerProtocol) -> ChainTemplate:
     """A template of `length` blanks after a prefix."""
     if length < 1:
         raise UserError(f"the length must be 1 or more, got {length}.")
@@ -48,7 +50,7 @@ def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
     )
 
 
-def masked_template(text: str, tokenizer: Any) -> ChainTemplate:
+def masked_template(text: str, tokenizer: TokenizerProtocol) -> ChainTemplate:
     """The template of a text with <mask> or [MASK]; a UserError if it has none."""
     parsed = parse_masked_text(text, tokenizer)
     return ChainTemplate(
@@ -56,7 +58,9 @@ def masked_template(text: str, tokenizer: Any) -> ChainTemplate:
     )
 
 
-def text_template(text: str, positions: Sequence[int], tokenizer: Any) -> ChainTemplate:
+def text_template(
+    text: str, positions: Sequence[int], tokenizer: TokenizerProtocol
+) -> ChainTemplate:
     """The template of a given text; all tokens are free, or those at some 1-based positions."""
     encoded = encode_prefix(text, tokenizer)
     if not encoded.ids:
@@ -120,7 +124,7 @@ class MaskedInitialisation:
 def initial_state(
     templates: Sequence[ChainTemplate],
     start: Initialisation,
-    layout: Any,
+    layout: Layout,
     system: SystemInfo,
     generator: torch.Generator,
 ) -> ChainState:
@@ -148,7 +152,7 @@ def initial_state(
     return state
 
 
-def special_tokens_in_row(layout: Any, vocabulary: Vocabulary) -> int:
+def special_tokens_in_row(layout: Layout, vocabulary: Vocabulary) -> int:
     """Special tokens around a text in its row: <s>, and </s> if there is one."""
     return 1 + (layout.end and vocabulary.end is not None)
 

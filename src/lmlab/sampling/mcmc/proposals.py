@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, get_args
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import require
 from lmlab.core.system_protocols import FillSystem, SystemInfo
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.sampling.mcmc.mcmc_config import ProposalName
 
@@ -94,7 +95,7 @@ def uniform_proposal(vocabulary: Vocabulary) -> IndependentProposal:
 
 
 def unigram_proposal(
-    texts: Iterable[str], tokenizer: Any, vocabulary: Vocabulary
+    texts: Iterable[str], tokenizer: TokenizerProtocol, vocabulary: Vocabulary
 ) -> IndependentProposal:
     """Unigram proposal: token frequencies in some texts, with add-one smoothing."""
     counts: Counter[int] = Counter()
@@ -188,7 +189,10 @@ def replace_tokens(batch: Batch, tokens: Tensor, lengths: Tensor | None = None) 
 
 
 def make_proposal(
-    system: SystemInfo, name: str | None, texts: Callable[[], Iterable[str]], tokenizer: Any
+    system: SystemInfo,
+    name: str | None,
+    texts: Callable[[], Iterable[str]],
+    tokenizer: TokenizerProtocol,
 ) -> ProposalDistribution:
     """The proposal of that name; by default fill if the system supports it, else uniform.
 

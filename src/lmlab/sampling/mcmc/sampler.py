@@ -22,6 +22,8 @@ from lmlab.core.protocols import Energy, Fill, Sample, Step, require
 from lmlab.core.registry import catalogue
 from lmlab.core.system import System
 from lmlab.core.system_protocols import FillSystem
+from lmlab.core.tokenizer_protocol import TokenizerProtocol
+from lmlab.data.corpus import Layout
 from lmlab.sampling import decoding
 from lmlab.sampling.mcmc.acceptance import AcceptanceRule, GibbsAcceptance, MetropolisHastings
 from lmlab.sampling.mcmc.diagnostics import ChainMonitor, ChainSample, McmcResult, mixing_warnings
@@ -57,8 +59,8 @@ class McmcSampler:
     def __init__(
         self,
         system: System,
-        tokenizer: Any,
-        layout: Any,
+        tokenizer: TokenizerProtocol,
+        layout: Layout,
         settings: McmcConfig,
         *,
         corpus_texts: Callable[[], Iterable[str]] = tuple,

@@ -21,6 +21,7 @@ class Bart(DenoisingSeq2SeqFamily):
         "embedding_norm": True,
         "positions": "learned",
         "norm_epsilon": 1e-5,
+        "tied_encoder_decoder": False,
     }
     own_settings = DenoisingSeq2SeqFamily.own_settings | {"noises", "mean_span"}
     decoder_starts_with_bos = True

@@ -30,6 +30,7 @@ class Pegasus(DenoisingSeq2SeqFamily):
         "embedding_norm": False,
         "positions": "sinusoidal",
         "norm_epsilon": 1e-5,
+        "tied_encoder_decoder": False,
     }
     own_settings = DenoisingSeq2SeqFamily.own_settings | {"choice", "segment_length"}
     ignored_weights = (*DenoisingSeq2SeqFamily.ignored_weights, r"\.embed_positions\.weight$")

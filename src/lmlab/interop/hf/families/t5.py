@@ -60,6 +60,7 @@ class T5(CheckpointFamily):
         "biases": False,
         "pre_norm": True,
         "embedding_norm": False,
+        "tied_encoder_decoder": False,
     }
     required = {"is_encoder_decoder": True}
     own_settings = CheckpointFamily.own_settings | {

@@ -50,7 +50,13 @@ class XlNet(CheckpointFamily):
         "tie_word_embeddings": True,
     }
     # The segment length is not in config.json: attention uses relative positions only.
-    own_settings = CheckpointFamily.own_settings | {"partial_prediction", "left_to_right", "length"}
+    own_settings = CheckpointFamily.own_settings | {
+        "partial_prediction",
+        "left_to_right",
+        "length",
+        "max_span",
+        "two_segments",
+    }
     prefix = "transformer."
     output_bias = "lm_loss.bias"
     inputs = ("input_ids", "token_type_ids", "attention_mask")
