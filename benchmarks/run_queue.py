@@ -40,6 +40,7 @@ SOURCES = (
     "notes/claim_queue",
     "distillation",
     "yardstick",
+    "xlm",
 )
 """Benchmarks with an `experiments()`, and a `write_into(page)` if a page shows their results."""
 GROUPS = (
@@ -58,6 +59,7 @@ GROUPS = (
     "more seeds",
     "compression",
     "yardstick",
+    "xlm",
 )
 """The order in which groups are run; others come after them."""
 STOP_SECONDS = 300

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.arguments import split_leading_models
-from lmlab.cli.options import JsonOption, NoVerify, RawOption
+from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RawOption
 from lmlab.cli.output import one_line, print, print_json_list, warn
 from lmlab.cli.score_continuations import (
     parse_columns,
@@ -85,6 +85,7 @@ def score(
             "--conditional", help="Score continuations: FILE has a prefix and one on each line."
         ),
     ] = False,
+    language: LanguageOption = None,
     raw: RawOption = False,
     errors: Errors = "strict",
     no_verify: NoVerify = False,
@@ -121,6 +122,7 @@ def score(
             end=end,
             separator=separator,
             mean=mean,
+            language=language,
             **options,
         )
         return
@@ -131,7 +133,7 @@ def score(
     if sources:
         add_sources(texts, given_texts, sources)
     # Texts of the command line form no stream: each starts anew.
-    models = verbs.models_by_name([run, *more_runs])
+    models = verbs.models_by_name([run, *more_runs], language=language)
     write_scores(models, texts, form, words, carry=file is not None, mean=mean, **options)
 
 

@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
 
 def write_continuations(
-    run: str, texts: TextInput, *, as_json: bool, per_token: bool, mean: bool, **options: Any
+    run: str,
+    texts: TextInput,
+    *,
+    as_json: bool,
+    per_token: bool,
+    mean: bool,
+    language: str | None,
+    **options: Any,
 ) -> None:
     """Score continuations and print them."""
     from lmlab.verbs.loading import load
 
-    model = load(run)
+    model = load(run, language=language)
     texts.count_unknown_words(model.tokenizer)
     scores = score_continuations(model, texts, mean=mean, **options)
     print_continuations(scores, as_json=as_json, per_token=per_token, mean=mean)

@@ -110,7 +110,8 @@ class TrainOptions:
     knowledge: Annotated[
         str | None,
         Option(
-            "Entities and facts: capitals, wordnet, or a folder.", show_default="the system's own"
+            "Entities and facts: capitals, wordnet, or a folder; several joined by +.",
+            show_default="the system's own",
         ),
     ] = None
     epochs: Annotated[
