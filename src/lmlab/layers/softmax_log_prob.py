@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lmlab.layers.matrix_product import product
+
 
 def linear_log_prob_clear(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """log softmax(hidden weightᵀ + bias)[target]: (N, W), (V, W), (V,), (N,) → (N,)."""
@@ -19,30 +21,37 @@ def linear_log_prob_clear(hidden: Tensor, weight: Tensor, bias: Tensor, targets:
 class _LinearLogProb(torch.autograd.Function):
     """The same with one (N, V) buffer instead of three.
 
-    The logits' buffer becomes exp(logits - max) in place, is kept for the backward pass, and there
-    becomes the gradient of the logits in place, g (1[target] - p). This saves two large allocations
-    and several passes over memory; `benchmarks/speed.py --only softmax` measures it.
+    The logits' buffer becomes exp(logits - max) in place and is kept for the backward pass. There
+    the gradient of the logits, g (1[target] - p), is never built: its products with the weights and
+    hidden states are those of the buffer, with rows scaled by -g / Σ exp, plus those of the targets
+    alone. `benchmarks/speed.py --only softmax` measures it.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        buffer = torch.addmm(bias, hidden, weight.t())
+        buffer = product(hidden, weight, bias)
         chosen = buffer.gather(1, targets[:, None])
         highest = buffer.amax(1, keepdim=True)
         scale = buffer.sub_(highest).exp_().sum(1, keepdim=True)
         ctx.save_for_backward(hidden, weight, buffer, scale, targets)
-        ctx.spent = False
         return (chosen - highest - scale.log()).squeeze(1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        assert not ctx.spent, "the buffer is used up: call linear_log_prob again"
-        ctx.spent = True
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         hidden, weight, buffer, scale, targets = ctx.saved_tensors
-        buffer.mul_(-gradient[:, None] / scale)
-        buffer.scatter_add_(1, targets[:, None], gradient[:, None])
-        return buffer @ weight, buffer.t() @ hidden, buffer.sum(0), None
+        gradient = gradient[:, None]
+        factors = -gradient / scale
+        for_hidden = product(buffer, weight.t()).mul_(factors)
+        for_hidden.addcmul_(gradient, weight[targets])
+        # (W, V), transposed: faster than (V, W) at once.
+        for_weight = product((factors * hidden).t(), buffer.t()).t().contiguous()
+        for_weight.index_add_(0, targets, gradient * hidden)
+        for_bias = None
+        if ctx.needs_input_grad[2]:
+            for_bias = (buffer.t() @ factors).squeeze(1)
+            for_bias.index_add_(0, targets, gradient.squeeze(1))
+        return for_hidden, for_weight, for_bias, None
 
 
 def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
@@ -95,31 +104,34 @@ def table_log_prob_clear(outputs: Tensor, points: Tensor, bias: Tensor, targets:
 class _TableLogProb(torch.autograd.Function):
     """The same with one (V, K) buffer instead of four.
 
-    The scores' buffer gives the targets' rows, becomes exp(score - max) in place, is kept for the
-    backward pass, and there becomes the gradient of the scores in place: -p Σg, and + g in the
-    targets' rows. On a CPU a step takes three quarters to nine tenths of the time.
+    The scores' buffer becomes exp(score - max) in place and is kept for the backward pass. There
+    the gradient of the scores, -p Σg and + g in the targets' rows, is never built: see
+    `_LinearLogProb`.
     """
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, points: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        buffer = torch.addmm(bias[:, None], outputs, points.t())
+        buffer = product(outputs, points).add_(bias[:, None])
         rows = buffer[targets]
         highest = buffer.amax(0)
         scale = buffer.sub_(highest).exp_().sum(0)
         ctx.save_for_backward(outputs, points, buffer, scale, targets)
-        ctx.spent = False
         return rows.sub_(highest + scale.log())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        assert not ctx.spent, "the buffer is used up: call table_log_prob again"
-        ctx.spent = True
         outputs, points, buffer, scale, targets = ctx.saved_tensors
-        buffer.mul_(-gradient.sum(0) / scale)
-        buffer.index_add_(0, targets, gradient)
-        for_bias = buffer.sum(1) if ctx.needs_input_grad[2] else None
-        return buffer @ points, buffer.t() @ outputs, for_bias, None
+        factors = (-gradient.sum(0) / scale)[:, None]
+        for_outputs = product(buffer, (factors * points).t())
+        for_outputs.index_add_(0, targets, product(gradient, points.t()))
+        # (W, K), transposed.
+        for_points = product(outputs.t(), buffer.t()).t() * factors
+        for_points += product(gradient.t(), outputs[targets].t())
+        for_bias = None
+        if ctx.needs_input_grad[2]:
+            for_bias = (buffer @ factors).squeeze(1).index_add_(0, targets, gradient.sum(1))
+        return for_outputs, for_points, for_bias, None
 
 
 def table_log_prob(outputs: Tensor, points: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
