@@ -80,7 +80,7 @@ class Training:
         clip_gradients(self.parameters, 1 / loss.count.item(), self.config.grad_clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return float(loss.total) / float(loss.count), int(batch.count)
+        return loss.total.item() / loss.count.item(), int(batch.count)
 
     def rates(self, seconds: float) -> list[float]:
         """Tokens per second of CPU time, and by the clock."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import never_predicted_mask, output_embedding
-from lmlab.layers.input_embedding import scale_to_radius
+from lmlab.layers.input_embedding import scale_to_radius, unit_vectors
 from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
@@ -169,7 +169,7 @@ class CosineSoftmax(LinearSoftmax):
 
     def linear(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scaled = self.dropout(scale_to_radius(hidden)) * self.log_scale.exp()
-        return scaled, scale_to_radius(self.weight), self.never_predicted
+        return scaled, unit_vectors(self.weight), self.never_predicted
 
 
 class RadialBasis(LinearSoftmax):

@@ -18,39 +18,48 @@ def linear_log_prob_clear(hidden: Tensor, weight: Tensor, bias: Tensor, targets:
     return log_probs.gather(1, targets[:, None]).squeeze(1)
 
 
+def softmax_in_place(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over the last dimension in the logits' own memory, and (…, 1) their log-normalisers.
+
+    torch's kernel takes half as long as maximum, difference, exponential and sum one by one. The
+    log-normaliser is the largest logit minus the logarithm of the largest probability, which can't
+    underflow.
+    """
+    highest = logits.amax(-1, keepdim=True)
+    probabilities = torch.softmax(logits, -1, out=logits)
+    return probabilities, highest - probabilities.amax(-1, keepdim=True).log_()
+
+
 class _LinearLogProb(torch.autograd.Function):
     """The same with one (N, V) buffer instead of three.
 
-    The logits' buffer becomes exp(logits - max) in place and is kept for the backward pass. There
-    the gradient of the logits, g (1[target] - p), is never built: its products with the weights and
-    hidden states are those of the buffer, with rows scaled by -g / Σ exp, plus those of the targets
-    alone. `benchmarks/speed.py --only softmax` measures it.
+    The logits' buffer becomes their softmax p in place and is kept for the backward pass. There the
+    gradient of the logits, g (1[target] - p), is never built: its products with the weights and
+    hidden states are those of p, with rows scaled by -g, plus those of the targets alone.
+    `benchmarks/speed.py --only softmax` measures it.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        buffer = product(hidden, weight, bias)
-        chosen = buffer.gather(1, targets[:, None])
-        highest = buffer.amax(1, keepdim=True)
-        scale = buffer.sub_(highest).exp_().sum(1, keepdim=True)
-        ctx.save_for_backward(hidden, weight, buffer, scale, targets)
-        return (chosen - highest - scale.log()).squeeze(1)
+        logits = product(hidden, weight, bias)
+        chosen = logits.gather(1, targets[:, None])
+        probabilities, normalisers = softmax_in_place(logits)
+        ctx.save_for_backward(hidden, weight, probabilities, targets)
+        return (chosen - normalisers).squeeze(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        hidden, weight, buffer, scale, targets = ctx.saved_tensors
+        hidden, weight, probabilities, targets = ctx.saved_tensors
         gradient = gradient[:, None]
-        factors = -gradient / scale
-        for_hidden = product(buffer, weight.t()).mul_(factors)
-        for_hidden.addcmul_(gradient, weight[targets])
+        for_hidden = (weight[targets] - product(probabilities, weight.t())).mul_(gradient)
+        scaled = gradient * hidden
         # (W, V), transposed: faster than (V, W) at once.
-        for_weight = product((factors * hidden).t(), buffer.t()).t().contiguous()
-        for_weight.index_add_(0, targets, gradient * hidden)
+        for_weight = product(scaled.t(), probabilities.t()).t().neg()
+        for_weight.index_add_(0, targets, scaled)
         for_bias = None
         if ctx.needs_input_grad[2]:
-            for_bias = (buffer.t() @ factors).squeeze(1)
-            for_bias.index_add_(0, targets, gradient.squeeze(1))
+            for_bias = (probabilities.t() @ gradient).neg_().index_add_(0, targets, gradient)[:, 0]
         return for_hidden, for_weight, for_bias, None
 
 
@@ -102,38 +111,64 @@ def table_log_prob_clear(outputs: Tensor, points: Tensor, bias: Tensor, targets:
 
 
 class _TableLogProb(torch.autograd.Function):
-    """The same with one (V, K) buffer instead of four.
+    """The same with one (K, V) buffer instead of four.
 
-    The scores' buffer becomes exp(score - max) in place and is kept for the backward pass. There
-    the gradient of the scores, -p Σg and + g in the targets' rows, is never built: see
-    `_LinearLogProb`.
+    The scores' buffer becomes P(s | z) in place and is kept for the backward pass; the targets'
+    scores are computed anew, as probabilities may underflow. The gradient of the scores, -P Σg and
+    + g at the targets, is never built: see `_LinearLogProb`.
     """
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, points: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        buffer = product(outputs, points).add_(bias[:, None])
-        rows = buffer[targets]
-        highest = buffer.amax(0)
-        scale = buffer.sub_(highest).exp_().sum(0)
-        ctx.save_for_backward(outputs, points, buffer, scale, targets)
-        return rows.sub_(highest + scale.log())
+        rows = product(outputs[targets], points) + bias[targets][:, None]
+        probabilities, normalisers = softmax_in_place(product(points, outputs, bias))
+        ctx.save_for_backward(outputs, points, probabilities, targets)
+        return rows.sub_(normalisers.squeeze(1))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        outputs, points, buffer, scale, targets = ctx.saved_tensors
-        factors = (-gradient.sum(0) / scale)[:, None]
-        for_outputs = product(buffer, (factors * points).t())
+        outputs, points, probabilities, targets = ctx.saved_tensors
+        factors = gradient.sum(0)[:, None]
+        for_outputs = product(probabilities.t(), -(factors * points).t())
         for_outputs.index_add_(0, targets, product(gradient, points.t()))
-        # (W, K), transposed.
-        for_points = product(outputs.t(), buffer.t()).t() * factors
-        for_points += product(gradient.t(), outputs[targets].t())
+        for_points = product(gradient.t(), outputs[targets].t())
+        for_points.addcmul_(product(probabilities, outputs.t()), factors, value=-1)
         for_bias = None
         if ctx.needs_input_grad[2]:
-            for_bias = (buffer @ factors).squeeze(1).index_add_(0, targets, gradient.sum(1))
+            for_bias = (probabilities.t() @ factors).neg_().squeeze(1)
+            for_bias.index_add_(0, targets, gradient.sum(1))
         return for_outputs, for_points, for_bias, None
 
 
 def table_log_prob(outputs: Tensor, points: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """(N, K) log P(target | state) for N targets; equals the reference, differentiable once."""
     return _TableLogProb.apply(outputs, points, bias, targets)
+
+
+def mixture_log_prob_clear(choices: Tensor, log_probs: Tensor) -> Tensor:
+    """log Σ_z softmax_z(choices) exp(log_probs_z): (N, K), (N, K) → (N,)."""
+    return torch.logsumexp(F.log_softmax(choices, dim=-1) + log_probs, dim=-1)
+
+
+class _MixtureLogProb(torch.autograd.Function):
+    """The same from the weights w and the posterior r alone: gradients are g (r - w) and g r."""
+
+    @staticmethod
+    def forward(ctx: Any, choices: Tensor, log_probs: Tensor) -> Tensor:
+        posterior, joint = softmax_in_place(choices + log_probs)
+        weights, normalisers = softmax_in_place(choices.clone())
+        ctx.save_for_backward(weights, posterior)
+        return (joint - normalisers).squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        weights, posterior = ctx.saved_tensors
+        gradient = gradient[:, None]
+        return (posterior - weights).mul_(gradient), posterior * gradient
+
+
+def mixture_log_prob(choices: Tensor, log_probs: Tensor) -> Tensor:
+    """log p(target | h) of a mixture with softmax weights; equals the reference."""
+    return _MixtureLogProb.apply(choices, log_probs)
