@@ -281,8 +281,13 @@ COMPARISONS = (
             "recurrence, Shaw": {"memory": 32, "positions": "shaw"},
             "relative": {"memory": 0},
             "Shaw": {"memory": 0, "positions": "shaw"},
-            "sinusoidal": {"memory": 0, "positions": "sinusoidal"},
+            # `transformer-xl` takes no absolute positions; `gpt` with the rest of its settings does.
+            "sinusoidal": {
+                **{"positions": "sinusoidal", "activation": "relu", "pre_norm": False},
+                "attention_biases": False,
+            },
         },
+        systems={"sinusoidal": "gpt"},
         findings=(
             _finding("recurrence, relative", "relative", "Table 6 (WikiText-103)"),
             _finding("recurrence, relative", "recurrence, Shaw", "Table 6, perplexity 26.77 and 27.94"),
