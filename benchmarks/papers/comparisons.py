@@ -185,7 +185,11 @@ COMPARISONS = (
         },
         findings=(
             _finding("not shared", "shared, E = 64, SOP", "Table 4"),
-            _finding("shared, E = 64, SOP", "E = 16", "Table 3: E = 128 is best of 64 to 768; narrower loses"),
+            _finding(
+                "shared, E = 64, SOP",
+                "E = 16",
+                "Table 3: E = 128 is best of 64 to 768; narrower loses",
+            ),
             _finding("shared, E = 64, SOP", "NSP", "Table 5, average 80.1 and 79.2"),
             _finding("shared, E = 64, SOP", "no pairs", "Table 5, average 80.1 and 79.0"),
         ),
@@ -220,7 +224,9 @@ COMPARISONS = (
         protocol="glosses",
         system="mpnet",
         variants={"compensated": {}, "without compensation": {"compensated": False}},
-        findings=(_finding("compensated", "without compensation", "ablation table: without it, PLM"),),
+        findings=(
+            _finding("compensated", "without compensation", "ablation table: without it, PLM"),
+        ),
         minutes=4,
     ),
     Comparison(
@@ -281,7 +287,7 @@ COMPARISONS = (
             "recurrence, Shaw": {"memory": 32, "positions": "shaw"},
             "relative": {"memory": 0},
             "Shaw": {"memory": 0, "positions": "shaw"},
-            # `transformer-xl` takes no absolute positions; `gpt` with the rest of its settings does.
+            # `transformer-xl` takes no absolute positions; `gpt` does.
             "sinusoidal": {
                 **{"positions": "sinusoidal", "activation": "relu", "pre_norm": False},
                 "attention_biases": False,
@@ -290,7 +296,9 @@ COMPARISONS = (
         systems={"sinusoidal": "gpt"},
         findings=(
             _finding("recurrence, relative", "relative", "Table 6 (WikiText-103)"),
-            _finding("recurrence, relative", "recurrence, Shaw", "Table 6, perplexity 26.77 and 27.94"),
+            _finding(
+                "recurrence, relative", "recurrence, Shaw", "Table 6, perplexity 26.77 and 27.94"
+            ),
             _finding("relative", "sinusoidal", "Table 6, half losses, 30.10 and 30.97"),
         ),
         minutes=2,

@@ -2,7 +2,7 @@
 
     python benchmarks/papers/papers.py --data DATA [--only bart] [--seeds 3]
     python benchmarks/papers/papers.py --check --data DATA       # two steps of every variant
-    python benchmarks/papers/papers.py --write docs/papers.md    # the table, of the records there are
+    python benchmarks/papers/papers.py --write docs/papers.md    # the table of what is recorded
 
 `comparisons.py` declares what is compared, `protocols.py` how. Each comparison has one record in
 benchmarks/results/papers/, saved variant by variant, so that it can be killed and begun again. The
@@ -12,17 +12,17 @@ queue runs them (`run_queue.py --only papers`).
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "notes"), str(HERE.parent)]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "notes"))
 
 from claim_queue import SEEDS, ClaimRun
 from claim_records import Record, measure_missing
@@ -146,8 +146,6 @@ def rows(records_folder: Path) -> Iterator[tuple[str, ...]]:
 
 
 def read(path: Path) -> list[Record]:
-    import json
-
     if not path.exists():
         return []
     records: list[Record] = json.loads(path.read_text(encoding="utf-8"))["records"]

@@ -47,9 +47,7 @@ class Trial:
         """The folder of a finished training, below the trial's."""
         return Path(self._trained(name, corpus, settings, steps, more).path)
 
-    def held_out_loss(
-        self, corpus: Any, settings: Settings, *, steps: int, **more: Any
-    ) -> float:
+    def held_out_loss(self, corpus: Any, settings: Settings, *, steps: int, **more: Any) -> float:
         """The held-out loss at the end of a training."""
         return float(self._trained("run", corpus, settings, steps, more).loss)
 
@@ -128,9 +126,7 @@ def glosses(trial: Trial) -> dict[str, float]:
     """Pre-train on WordNet's glosses, then classify others by part of speech from 1,000 rows."""
     path = trial.folder / "tokenizer.json"
     tokenizer_for(open_corpus("wordnet"), "bpe", size=4000).save(path)
-    base = trial.train(
-        "base", "wordnet", ENCODER | trial.settings, steps=800, tokenizer=str(path)
-    )
+    base = trial.train("base", "wordnet", ENCODER | trial.settings, steps=800, tokenizer=str(path))
     result = trial.finetune(base, "classify", "gloss-part-of-speech", steps=200, examples=1000)
     return {"accuracy": float(result.metrics["accuracy"])}
 
@@ -178,7 +174,7 @@ def retrieved_answers(trial: Trial) -> dict[str, float]:
 
 
 def retrieval_masks(trial: Trial) -> dict[str, float]:
-    """REALM: masked words of texts about capitals, then spans of documents for held-out capitals."""
+    """REALM: masked words of texts about capitals, then answers as spans, held-out capitals."""
     path = trial.folder / "tokenizer.json"
     corpora = [open_corpus(name) for name in ("capitals-en", "capitals-questions")]
     texts = [text for corpus in corpora for text in corpus.vocabulary_texts(source=None)]
@@ -200,7 +196,6 @@ def retrieval_masks(trial: Trial) -> dict[str, float]:
         settings | spans | {"document_encoder": "learnt"},
         steps=250,
         base=base,
-        documents="capitals",
     )
     return {"exact match": exact_match(run, trial)}
 

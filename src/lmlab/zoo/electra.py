@@ -113,9 +113,7 @@ def build(config: Config, vocabulary: Vocabulary) -> ReplacedTokenDetector:
         backbone=detector,
         emission=head,
         objective=ELECTRAObjective(
-            generator,
-            weight=config.discriminator_weight,
-            detects_all=config.detected == "all",
+            generator, weight=config.discriminator_weight, detects_all=config.detected == "all"
         ),
         missing_network=MISSING_NETWORK[config.networks],
     )

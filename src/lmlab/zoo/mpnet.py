@@ -58,7 +58,5 @@ def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
         vocabulary=vocabulary,
         backbone=make_mpnet_backbone(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True, head=True),
-        objective=MaskedPermutedLM(
-            vocabulary, rate=config.rate, compensated=config.compensated
-        ),
+        objective=MaskedPermutedLM(vocabulary, rate=config.rate, compensated=config.compensated),
     )

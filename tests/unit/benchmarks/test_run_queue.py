@@ -185,7 +185,9 @@ def test_stop_ends_the_experiment_and_begins_no_other(queue: Queue, how: str) ->
 
 
 def test_declared_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, *(str(BENCHMARKS / name) for name in (".", "notes", "papers"))])
+    monkeypatch.setattr(
+        sys, "path", [*sys.path, *(str(BENCHMARKS / name) for name in (".", "notes", "papers"))]
+    )
     run_queue: ModuleType = importlib.import_module("run_queue")
     experiments = run_queue.all_experiments()
     assert {item.group for item in experiments} == set(run_queue.GROUPS)

@@ -129,7 +129,7 @@ def test_loss_is_masked_mean_plus_50_times_detection_mean():
 
 
 def test_detection_of_masked_tokens_alone():
-    """"ELECTRA 15%": the mean is over the positions that were masked."""
+    """ "ELECTRA 15%": the mean is over the positions that were masked."""
     system, batch = build(detected="masked"), many_texts(rows=6)
     loss, _ = system.loss(batch, generator=seeded())
     view = system.objective.view(batch, generator=seeded())
