@@ -157,7 +157,7 @@ def table(records_folder: Path = RESULTS) -> str:
     lines = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in rows(records_folder)]
     missing = [f"- {c.paper}: {c.missing}." for c in COMPARISONS if c.missing]
-    return "\n".join([*lines, "", "Not compared, as there is no such setting:", "", *missing])
+    return "\n".join([*lines, "", "Not compared:", "", *missing])
 
 
 def write_into(page: Path, records: Path = RESULTS) -> None:
