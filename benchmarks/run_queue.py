@@ -38,6 +38,7 @@ SOURCES = (
     "notes/run",
     "notes/pictures",
     "notes/claim_queue",
+    "papers/papers",
     "distillation",
     "yardstick",
     "xlm",
@@ -52,6 +53,7 @@ GROUPS = (
     "seeds",
     "cath-l100",
     "parents, windows, slots",
+    "papers",
     "hmm",
     "gpt",
     "autoencoders, characters",
@@ -69,7 +71,7 @@ HEADER = ("group", "experiments", "done", "stopped", "failed", "core-hours left"
 
 def load_sources() -> list[object]:
     """The modules of SOURCES."""
-    for folder in ("notes", "."):
+    for folder in ("papers", "notes", "."):
         sys.path.insert(0, str(Path(__file__).parent / folder))
     return [importlib.import_module(Path(source).name) for source in SOURCES]
 
@@ -373,8 +375,12 @@ def main() -> None:
     if options.write:
         write_into(options.write, experiments, folders)
     if options.list or not (options.run or options.write):
-        print(listing(chosen, folders))
+        print(listing(chosen, folders), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)  # as if ended by SIGPIPE
