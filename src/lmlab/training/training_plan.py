@@ -183,15 +183,16 @@ def check_resumable(saved: RunConfig, now: RunConfig, run: RunFolder) -> None:
     before, after = saved.to_json(), now.to_json()
     fixed = ("size", "recipe", "tokenizer", "layout")
     pairs = [(name, before[name], after[name]) for name in fixed]
-    pairs += [
-        (name, before[part][name], value)
-        for part in ("system_config", "training")
-        for name, value in after[part].items()
-        if name not in CHANGEABLE_ON_RESUME and name in before[part]
-    ]
+    for part in ("system_config", "training"):
+        # Lists are read from the file, tuples are the defaults of settings that it does not name.
+        old_settings, new_settings = as_tuples(before[part]), as_tuples(after[part])
+        pairs += [
+            (name, old_settings[name], value)
+            for name, value in new_settings.items()
+            if name not in CHANGEABLE_ON_RESUME and name in old_settings
+        ]
     for name, old, new in pairs:
-        # JSON turned tuples into lists.
-        if old != (list(new) if isinstance(new, tuple) else new):
+        if old != new:
             raise UserError(
                 f"the run {run.path} was started with {name}={old}, got {new}; resume it "
                 "unchanged, or choose another --out."

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.manifests import relist
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
@@ -124,6 +125,19 @@ def test_run_without_checkpoint_restarts_on_resume(
         path.rename(path.with_name(f".writing-{path.name}"))
     resumed = train("lstm", data=corpus, out=tmp_path / "run", resume=True, quiet=True)
     assert read_losses(resumed.path) == read_losses(whole.path)
+
+
+def test_run_of_an_earlier_version_resumes_with_defaults(corpus: Path, tmp_path: Path) -> None:
+    """Its config.json lacks the settings that have been added since."""
+    lstm(corpus, tmp_path / "run", steps=2)
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    for name in ("hidden_state_layers", "replacing_rate"):
+        del config["training"][name]
+    path.write_text(json.dumps(config))
+    relist(tmp_path / "run")
+    resumed = train("lstm", data=corpus, out=tmp_path / "run", resume=True, steps=3, quiet=True)
+    assert resumed.steps == 3
 
 
 @pytest.mark.parametrize(
