@@ -26,7 +26,10 @@ from lmlab.layers.stack import Stack
 
 @dataclass(frozen=True, kw_only=True)
 class ReplacingSchedule:
-    """Linear curriculum: p = min(1, start + (1 - start) · step / steps), step = 0, 1, …"""
+    """Linear curriculum: p = min(1, start + (1 - start) · step / steps), step = 0, 1, …
+
+    The paper's min(1, k · step + b) with b = start and k = (1 - start) / steps.
+    """
 
     start: float
     steps: int
@@ -184,8 +187,11 @@ def _replaceable(named: tuple[str, Stack]) -> bool:
 
 
 def load_predecessor(successor: System, predecessor: System, name: str) -> None:
-    """Copy to the successor what both have: all but the layers, and the first layers, as the paper
-    does; a UserError where the settings do not fit."""
+    """Copy to the successor what both have: all but the layers, and the first layers; a UserError
+    where the settings do not fit.
+
+    In the paper the first layers are those of BERT before the predecessor was fine-tuned to a task.
+    """
     weights, own = predecessor.state_dict(), successor.state_dict()
     fits = {key: key in weights and weights[key].shape == own[key].shape for key in own}
     unlike = [key for key in own if not fits[key]]
