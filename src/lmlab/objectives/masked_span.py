@@ -66,6 +66,8 @@ class MASSObjective(DenoisingObjective):
         self.span = span
         self.replacement = replacement
         self.blank_rate = blank_rate
+        if blank_rate:  # the mask of an empty span stands beside all of the text
+            self.extra_positions += 1
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:

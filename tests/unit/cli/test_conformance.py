@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import lmlab as package
 from lmlab.conformance.suite import CHECKS
+from lmlab.core.registry import remove_system
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.verbs.conformance import conformance as verb
 
@@ -99,8 +101,14 @@ def build(config, vocabulary):
 '''
 
 
-def test_place_of_an_error_is_in_the_systems_own_file(lmlab: Command, tmp_path: Path):
-    path = tmp_path / "broken_place.py"
+@pytest.fixture
+def broken_place(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "broken_place.py"
+    remove_system("broken-place")
+
+
+def test_place_of_an_error_is_in_the_systems_own_file(lmlab: Command, broken_place: Path):
+    path = broken_place
     path.write_text(BROKEN)
     done = lmlab("conformance", path)
     assert done.code == 1

@@ -107,7 +107,7 @@ def test_interrupt_prints_the_samples_so_far(bert_run, capfd, monkeypatch):
         (("--method", "gibbs", "--positions", "a-b", "--text", "the dog"), "such as 1,3-5"),
         (("--method", "metropolis", "--lengths", "5"), "such as 5-12"),
         (("--method", "gibs"), "did you mean 'gibbs'"),
-        (("--method", "gibbs", "--draw", "a.pdf"), "must end in .svg or .png"),
+        (("--method", "gibbs", "--draw", "a.jpg"), "must end in .svg or "),
         (("--method", "gibbs", "--template", "the dog"), "has none"),
         (
             ("--method", "gibbs", "--text", "the dog", "--positions", "2-4"),
