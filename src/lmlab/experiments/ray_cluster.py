@@ -18,9 +18,19 @@ REACH_SECONDS = 10.0
 """How long a cluster may take to accept a connection."""
 
 
-def import_ray() -> ModuleType:
-    """Ray, an extra; it is told to send no usage statistics."""
+LOOPBACK_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Ray's switch, read as it is imported, for one node that listens to its own machine alone."""
+
+
+def import_ray(on: str = "") -> ModuleType:
+    """Ray, an extra; it is told to send no usage statistics.
+
+    Whoever can reach the ports of a Ray cluster can run code there, so a local one is not reachable
+    from elsewhere.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if on == LOCAL and not os.environ.get("RAY_ADDRESS"):
+        os.environ.update(LOOPBACK_ALONE)
     try:
         import ray
     except ImportError:
@@ -43,9 +53,8 @@ def connect(on: str) -> bool:
     address = on if on.startswith(CLIENT) else os.environ.get("RAY_ADDRESS", "")
     silent = {"logging_level": "CRITICAL", "log_to_driver": False}
     try:
-        if not address:  # a local one, which listens to this machine alone
-            local = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-            ray.init(address="local", **local, **silent)
+        if not address:
+            ray.init(address="local", include_dashboard=False, **silent)
         else:
             _check_reachable(address)
             ray.init(address=address, **silent)

@@ -70,7 +70,7 @@ class RayExecutor:
                 f"runs need a folder with locks and renames, got {folder}; mount the storage on "
                 "all nodes and give its path."
             )
-        self._ray = import_ray()
+        self._ray = import_ray(on)
         self._on, self._folder, self._resources, self._jobs = on, folder, resources, jobs
         self._call = WorkerCall(
             folder=os.getcwd(),
