@@ -22,7 +22,7 @@ from lmlab.core.errors import LmlabWarning, UserError
 from lmlab.experiments.executor_options import ExecutorOptions
 from lmlab.experiments.executors import make_executor
 from lmlab.experiments.ray_cluster import LOOPBACK_ALONE
-from lmlab.experiments.sweep_results import Sweep
+from lmlab.experiments.sweep_results import Sweep, Trial
 from lmlab.training.training_logs import read_metrics
 
 os.environ.update(LOOPBACK_ALONE)
@@ -79,8 +79,12 @@ def add_node(cluster: Cluster, **options: Any) -> Any:
     )
 
 
+def by_number(sweep: Sweep) -> list[Trial]:
+    return sorted(sweep.trials, key=lambda trial: trial.number)
+
+
 def results(sweep: Sweep) -> list[tuple[Any, ...]]:
-    return [(t.number, t.point, t.state, dict(t.values), t.losses) for t in sweep.trials]
+    return [(t.number, t.point, t.state, dict(t.values), t.losses) for t in by_number(sweep)]
 
 
 def files(run: Path) -> tuple[bytes, list[dict[str, Any]]]:
@@ -133,7 +137,7 @@ def test_a_lost_node_costs_the_steps_since_the_last_checkpoint(
 
         killer = threading.Thread(target=lose_a_node)
         killer.start()
-        with pytest.warns(LmlabWarning, match=r"stopped \(a node was lost\); it runs again"):
+        with pytest.warns(LmlabWarning, match=r"stopped \(its process or node was lost\); it runs"):
             sweep = lmlab.sweep(spec([4, 5, 6]), out=tmp_path, on="ray", quiet=True)
         killer.join()
     assert_same(sweep, local)

@@ -46,10 +46,10 @@ class _Given:
     """A task that Ray has."""
 
     task: Task
-    deaths: int
-    """How often its process died before."""
-    nodes: frozenset[str]
-    """The nodes that were alive when it was given."""
+    deaths: int = 0
+    """How often its process died."""
+    nodes: frozenset[str] = frozenset()
+    """The nodes that were alive whenever it was given."""
 
 
 class RayExecutor:
@@ -91,12 +91,15 @@ class RayExecutor:
         return self._signals.stop_requested
 
     def submit(self, task: Task) -> None:
-        self._give(task, deaths=0)
+        self._give(_Given(task))
 
-    def _give(self, task: Task, *, deaths: int) -> None:
-        call = replace(self._call, task=task.to_json())
-        given = _Given(task, deaths, frozenset(slots_by_node(self._resources)))
-        self._given[self._remote.remote(call.to_json())] = given
+    def _give(self, given: _Given) -> None:
+        call = replace(self._call, task=given.task.to_json())
+        reference = self._remote.remote(call.to_json())
+        self._given[reference] = replace(given, nodes=given.nodes | self._nodes())
+
+    def _nodes(self) -> frozenset[str]:
+        return frozenset(slots_by_node(self._resources))
 
     def wait(self) -> list[TaskOutcome]:
         while True:
@@ -122,33 +125,37 @@ class RayExecutor:
         self._check(report)
         outcome = TaskOutcome.from_json(report.outcome)
         if outcome.state == "interrupted" and not self.stopping:
-            return self._give_again(given, "its node is shutting down", deaths=given.deaths)
+            self._give_again(given, "its node shuts down")
+            return None
         return outcome
 
     def _lost(self, given: _Given, error: Exception) -> TaskOutcome | None:
-        """Give a task again whose process died; after some deaths it has failed."""
-        name, deaths = given.task.name, given.deaths
+        """Give a task again whose process died; if that goes on, it has failed.
+
+        Ray may learn of a dead node later than of the processes that died with it. So all deaths
+        are counted, and lost nodes are subtracted when there are too many.
+        """
         if self.stopping:
-            return TaskOutcome(name=name, state="interrupted")
+            return TaskOutcome(name=given.task.name, state="interrupted")
+        reason = "its process was ended, as when memory runs out"
         if isinstance(error, self._ray.exceptions.OutOfMemoryError):
             reason = "its node ran out of memory"
-        elif given.nodes - slots_by_node(self._resources).keys():
-            return self._give_again(given, "a node was lost", deaths=deaths)
-        else:
-            reason = "its process was ended, as when memory runs out"
-        if deaths + 1 < MAX_DEATHS:
-            return self._give_again(given, reason, deaths=deaths + 1)
-        failure = f"{reason}, {MAX_DEATHS} times."
-        return TaskOutcome(name=name, state="failed", failure=failure)
+        given = replace(given, deaths=given.deaths + 1)
+        own_deaths = given.deaths - len(given.nodes - self._nodes())
+        if own_deaths < MAX_DEATHS:
+            self._give_again(given, "its process or node was lost")
+            return None
+        failure = f"{reason}, {own_deaths} times."
+        return TaskOutcome(name=given.task.name, state="failed", failure=failure)
 
-    def _give_again(self, given: _Given, reason: str, *, deaths: int) -> None:
+    def _give_again(self, given: _Given, reason: str) -> None:
         warnings.warn(
             f"{given.task.name} stopped ({reason}); it runs again, a training from its last "
             "checkpoint.",
             LmlabWarning,
             stacklevel=2,
         )
-        self._give(given.task, deaths=deaths)
+        self._give(given)
 
     def _check(self, report: WorkerReport) -> None:
         """A UserError where a worker does not fit the experiment."""
