@@ -1,0 +1,268 @@
+"""Sweeps on a Ray cluster of several nodes on this machine: nothing is lost, bit by bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmlab
+from lmlab.core.errors import LmlabWarning, UserError
+from lmlab.experiments.executor_options import ExecutorOptions
+from lmlab.experiments.executors import make_executor
+from lmlab.experiments.ray_cluster import LOOPBACK_ALONE
+from lmlab.experiments.sweep_results import Sweep, Trial
+from lmlab.training.training_logs import read_metrics
+
+os.environ.update(LOOPBACK_ALONE)
+pytest.importorskip("ray", reason="Ray is an extra: run make test-integration")
+from ray.cluster_utils import Cluster
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("ignore::lmlab.core.errors.LmlabWarning"),
+]
+CHECKPOINT_STEPS, STEPS = 20, 400
+STORE = 80 * 1024 * 1024
+WAIT_SECONDS = 120.0
+
+
+def spec(widths: list[int], steps: int = STEPS) -> dict[str, Any]:
+    return {
+        "system": "gru",
+        "data": "grammar",
+        "size": "tiny",
+        "steps": steps,
+        "settings": {"checkpoint_steps": CHECKPOINT_STEPS, "log_every": 1, "tokens_per_batch": 500},
+        "search": "grid",
+        "space": {"width": widths},
+    }
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "what was waited for has not happened"
+        time.sleep(0.02)
+    return value
+
+
+@contextmanager
+def ray_cluster(**head: Any) -> Iterator[Cluster]:
+    """A cluster whose head runs no tasks; everything listens to this machine alone."""
+    own = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE}
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={**own, "num_cpus": 0, "include_dashboard": False, **head},
+    )
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def add_node(cluster: Cluster, **options: Any) -> Any:
+    return cluster.add_node(
+        node_ip_address="127.0.0.1", object_store_memory=STORE, num_cpus=1, **options
+    )
+
+
+def by_number(sweep: Sweep) -> list[Trial]:
+    return sorted(sweep.trials, key=lambda trial: trial.number)
+
+
+def results(sweep: Sweep) -> list[tuple[Any, ...]]:
+    return [(t.number, t.point, t.state, dict(t.values), t.losses) for t in by_number(sweep)]
+
+
+def files(run: Path) -> tuple[bytes, list[dict[str, Any]]]:
+    """The weights, and the metrics without clock times."""
+    clocks = ("seconds", "tokens_per_second")
+    lines = [
+        {name: value for name, value in line.items() if name not in clocks}
+        for line in read_metrics(run / "metrics.jsonl")
+    ]
+    return (run / "model.safetensors").read_bytes(), lines
+
+
+def resumptions(folder: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line)
+        for path in sorted(folder.glob("runs/*.resumed.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+def running(folder: Path, checkpoints: int = 1) -> list[Path]:
+    """Unfinished runs that have checkpoints."""
+    runs = [path for path in folder.glob("runs/trial-*") if path.is_dir()]
+    return [run for run in runs if len(list(run.glob("trainer/step-*"))) >= checkpoints]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    """The same sweep on this machine, without Ray."""
+    return lmlab.sweep(spec([4, 5, 6]), out=tmp_path_factory.mktemp("local"), quiet=True)
+
+
+def assert_same(on_ray: Sweep, local: Sweep) -> None:
+    assert on_ray.finished and results(on_ray) == results(local)[: len(on_ray.trials)]
+    for trial in on_ray.trials:
+        for run in trial.runs:
+            assert files(on_ray.path / run) == files(local.path / run)
+
+
+def test_a_lost_node_costs_the_steps_since_the_last_checkpoint(
+    local: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with ray_cluster() as cluster:
+        nodes = [add_node(cluster), add_node(cluster)]
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+
+        def lose_a_node() -> None:
+            wait_for(lambda: len(running(tmp_path)) == 2)
+            cluster.remove_node(nodes[0], allow_graceful=False)
+
+        killer = threading.Thread(target=lose_a_node)
+        killer.start()
+        with pytest.warns(LmlabWarning, match=r"stopped \(its process or node was lost\); it runs"):
+            sweep = lmlab.sweep(spec([4, 5, 6]), out=tmp_path, on="ray", quiet=True)
+        killer.join()
+    assert_same(sweep, local)
+    repeated = [line["reached_step"] - line["from_step"] for line in resumptions(tmp_path)]
+    assert len(repeated) == 1 and 0 <= repeated[0] <= CHECKPOINT_STEPS
+    assert resumptions(tmp_path)[0]["from_step"] >= CHECKPOINT_STEPS
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def client_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def cluster(client_port: int) -> Iterator[Cluster]:
+    """A cluster with one node, which a client can connect to as well."""
+    with ray_cluster(ray_client_server_port=client_port) as cluster:
+        add_node(cluster)
+        yield cluster
+
+
+def test_a_stopped_sweep_repeats_no_step(cluster: Cluster, local: Sweep, tmp_path: Path):
+    """Ctrl-C: the training writes a checkpoint; this machine goes on from there."""
+    (tmp_path / "spec.json").write_text(json.dumps(spec([4, 5])))
+    command = [sys.executable, "-m", "lmlab", "sweep", "spec.json", "--out", "out", "--on", "ray"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        wait_for(lambda: running(tmp_path / "out") or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        _, printed = process.communicate(timeout=WAIT_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 130, printed
+    assert "stopped; run the same command again to resume in out" in printed
+    assert not (tmp_path / "out" / ".lmlab-shared").exists()
+    assert_same(lmlab.sweep(spec([4, 5]), out=tmp_path / "out", quiet=True), local)
+    [line] = resumptions(tmp_path / "out")
+    assert line["from_step"] == line["reached_step"] < STEPS
+
+
+def test_a_client_from_elsewhere(cluster: Cluster, client_port: int, local: Sweep, tmp_path: Path):
+    on = f"ray://127.0.0.1:{client_port}"
+    assert_same(lmlab.sweep(spec([4]), out=tmp_path, on=on, quiet=True), local)
+
+
+def test_a_task_that_dies_again_and_again_has_failed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    lock = tmp_path / "runs" / "trial-000-seed0" / ".lmlab-lock"
+    killed: set[int] = set()
+
+    def owner() -> int | None:
+        words = lock.read_text().split() if lock.exists() else []
+        return int(words[0]) if len(words) == 2 and int(words[0]) not in killed else None
+
+    def kill_three_times() -> None:
+        for _ in range(3):
+            process = wait_for(owner)
+            os.kill(process, signal.SIGKILL)
+            killed.add(process)
+
+    killer = threading.Thread(target=kill_three_times)
+    killer.start()
+    long = spec([4], steps=100_000)
+    sweep = lmlab.sweep(long, out=tmp_path, on="ray", quiet=True)
+    killer.join()
+    [trial] = sweep.trials
+    assert trial.state == "failed"
+    assert "its process was ended, as when memory runs out, 3 times." in trial.failure
+
+
+def test_what_does_not_fit_is_refused_in_one_sentence(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    with pytest.raises(UserError, match=r"^no node of the Ray cluster has the 1 CPU and 1 GPUs"):
+        lmlab.sweep(spec([4]), out=tmp_path / "gpus", on="ray", gpus=1, quiet=True)
+    # A path that is another folder in each process, as one on a disk of their own is.
+    monkeypatch.chdir(tmp_path)
+    executor = make_executor(
+        ExecutorOptions(on="ray"), threads=1, folder=Path("/proc/self/cwd/out")
+    )
+    with (
+        pytest.raises(UserError, match=r"^the Ray worker on \S+ does not see /proc/self/cwd/out"),
+        executor,
+    ):
+        pass
+    assert not list(tmp_path.glob("out/*"))
+    other = tmp_path / "packages" / "lmlab"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("__version__ = '0.0.7'\n")
+    node = add_node(cluster, env_vars={"PYTHONPATH": str(other.parent)})
+    with pytest.raises(UserError, match=r"^the Ray worker on \S+ has lmlab 0\.0\.7, this machine"):
+        lmlab.sweep(spec([4]), out=tmp_path / "versions", on="ray", quiet=True)
+    cluster.remove_node(node, allow_graceful=False)
+
+
+@pytest.mark.parametrize("by_variable", [True, False])
+def test_a_cluster_that_is_not_there(
+    by_variable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    address = f"127.0.0.1:{free_port()}"
+    if by_variable:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    on = "ray" if by_variable else f"ray://{address}"
+    with pytest.raises(UserError, match=rf"^no Ray cluster can be used at \S*{address} .*refused"):
+        lmlab.sweep(spec([4]), out=tmp_path, on=on, quiet=True)
+
+
+def test_forms_that_are_refused(tmp_path: Path):
+    with pytest.raises(UserError, match=r"^--on must be ray or ray://HOST:PORT, got 'dask'"):
+        lmlab.sweep(spec([4]), out=tmp_path, on="dask", quiet=True)
+    with pytest.raises(UserError, match=r"^runs need a folder with locks and renames, got s3:/"):
+        lmlab.sweep(spec([4]), out="s3://bucket/sweep", on="ray", quiet=True)
