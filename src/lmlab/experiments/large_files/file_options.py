@@ -29,10 +29,7 @@ class FileOptions(ExecutorOptions):
         ),
     ] = CHUNK_BYTES
     threads: Annotated[
-        int,
-        Option(
-            "CPU threads of each process, on which the last digits depend.", panel=PANEL
-        ),
+        int, Option("CPU threads of each process, on which the last digits depend.", panel=PANEL)
     ] = 1
     errors: Errors = "strict"
     executor: Executor | None = None

@@ -190,12 +190,7 @@ class _ChunkSource:
 
 
 def _result(
-    job: FileJob,
-    manifest: JobManifest,
-    records: list[PartRecord],
-    *,
-    resumed: int,
-    finished: bool,
+    job: FileJob, manifest: JobManifest, records: list[PartRecord], *, resumed: int, finished: bool
 ) -> FileResult:
     return FileResult(
         out=job.out,

@@ -67,9 +67,7 @@ def plan_chunks(file: IO[bytes], name: str, *, chunk_bytes: int, errors: Errors)
         raise UserError(f"{name} holds no text; give at least one line.")
     if start < position:
         chunks.append(Chunk(start, position, first_line))
-    return ChunkPlan(
-        chunks=tuple(chunks), lines=lines + checks.unended, sha256=digest.hexdigest()
-    )
+    return ChunkPlan(chunks=tuple(chunks), lines=lines + checks.unended, sha256=digest.hexdigest())
 
 
 class _LineChecks:
