@@ -1,4 +1,4 @@
-"""Verbs on large files, divided among processes: score_file, encode_file, translate_file, fill_file.
+"""Verbs on large files, divided among processes: score, encode, translate and fill a file.
 
 Each writes rows to a file, in the order of the input, and continues where it was killed.
 """

@@ -71,7 +71,7 @@ def run_chunk(payload: Mapping[str, Any], quiet: bool) -> TaskOutcome:
 
 def write_part(job: FileJob, number: int, chunk: Chunk) -> None:
     """Make the part of a chunk; it is on disk, after its record, when this returns."""
-    operation = _operation(json.dumps(asdict(job), sort_keys=True))
+    operation = _operation(json.dumps(asdict(job)))
     rows_format = row_format(job.out, operation.row_class(job.options))
     texts = rows = 0
 
