@@ -10,7 +10,6 @@ from typing import Annotated
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
     BUDGET,
-    Jobs,
     Recipe,
     Settings,
     Size,
@@ -18,6 +17,7 @@ from lmlab.core.shared_options import (
     parse_epochs,
     settings_option,
 )
+from lmlab.experiments.executor_options import ExecutorOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,9 @@ class AblationPlanOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblateOptions(AblationPlanOptions):
+class AblateOptions(AblationPlanOptions, ExecutorOptions):
     """The plan of an ablation, and how it is run."""
 
     out: Annotated[str | Path, Option("Output folder.", metavar="DIR")]
-    jobs: Jobs = 1
     threads: Annotated[int, Option("CPU threads of each training.")] = 1
     quiet: bool = False
