@@ -90,7 +90,9 @@ Steps = Annotated[int | None, Option("Budget: optimiser steps.", family=BUDGET)]
 Minutes = Annotated[float | None, Option("Budget: minutes of wall-clock time.", family=BUDGET)]
 Resume = Annotated[bool, Option("Resume from a checkpoint.")]
 Seed = Annotated[int, Option("Random seed.")]
-Jobs = Annotated[int, Option("Number of trainings run in parallel.")]
+Jobs = Annotated[
+    int | None, Option("Number of tasks run in parallel.", show_default="1; on Ray, all that fit")
+]
 Errors = Annotated[
     Literal["strict", "replace"],
     Option("Bytes that are not UTF-8: strict stops at one, replace goes on and counts them."),

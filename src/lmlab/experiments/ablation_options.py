@@ -11,7 +11,6 @@ from lmlab.core.figure_style import FigureFileStyle
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
     BUDGET,
-    Jobs,
     Recipe,
     Settings,
     Size,
@@ -19,6 +18,7 @@ from lmlab.core.shared_options import (
     parse_epochs,
     settings_option,
 )
+from lmlab.experiments.executor_options import ExecutorOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +60,9 @@ class AblationPlanOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblateOptions(AblationPlanOptions, FigureFileStyle):
+class AblateOptions(AblationPlanOptions, ExecutorOptions, FigureFileStyle):
     """The plan of an ablation, and how it is run."""
 
     out: Annotated[str | Path, Option("Output folder.", metavar="DIR")]
-    jobs: Jobs = 1
     threads: Annotated[int, Option("CPU threads of each training.")] = 1
     quiet: bool = False

@@ -22,6 +22,7 @@ from lmlab.experiments.ablation import (
 )
 from lmlab.experiments.engine import run_tasks
 from lmlab.experiments.executors import Executor, remove_if_empty
+from lmlab.experiments.tasks import Task, TaskOutcome
 from lmlab.experiments.training_tasks import HELD_OUT_SPLITS, TrainingOutcome, TrainingTask
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.system_building import build_system
@@ -172,17 +173,18 @@ class _AblationSource:
         self._missing, self._waiting = len(missing), deque(missing)
         self._given: dict[str, TrialTask] = {}
 
-    def next_task(self) -> TrainingTask | None:
+    def next_task(self) -> Task | None:
         if not self._waiting:
             return None
         task = self._waiting.popleft()
         self._given[task.folder] = task
         number = self._missing - len(self._waiting)
         self._report(f"[{number}/{self._missing}] {task.name(self._record.plan)}")
-        return _training_task(self._record, task, self._threads)
+        return _training_task(self._record, task, self._threads).plain()
 
-    def record(self, outcome: TrainingOutcome) -> None:
+    def record(self, plain: TaskOutcome) -> None:
         """A training that diverged to non-finite numbers is a result; any other error is raised."""
+        outcome = TrainingOutcome.of(plain)
         task = self._given[outcome.name]
         if outcome.failure and not outcome.diverged:
             raise UserError(outcome.failure)

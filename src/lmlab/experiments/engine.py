@@ -1,4 +1,4 @@
-"""The engine that runs the trainings of an experiment: takes tasks from a source, gives them to an
+"""The engine that runs the tasks of an experiment: takes tasks from a source, gives them to an
 executor, and records what came of them.
 """
 
@@ -7,23 +7,23 @@ from __future__ import annotations
 from typing import Protocol
 
 from lmlab.experiments.executors import Executor
-from lmlab.experiments.training_tasks import TrainingOutcome, TrainingTask
+from lmlab.experiments.tasks import Task, TaskOutcome
 
 
 class TaskSource(Protocol):
-    """The trainings of an experiment: which may start now, and what is known of the others."""
+    """The tasks of an experiment: which may start now, and what is known of the others."""
 
-    def next_task(self) -> TrainingTask | None:
+    def next_task(self) -> Task | None:
         """A task that may start now and was not given before; None if there is none now."""
 
-    def record(self, outcome: TrainingOutcome) -> None:
+    def record(self, outcome: TaskOutcome) -> None:
         """Take the outcome of a task; it is on disk when this returns."""
 
 
 def run_tasks(source: TaskSource, executor: Executor) -> bool:
-    """Run all trainings; false if they were stopped before the last one was done.
+    """Run all tasks; false if they were stopped before the last one was done.
 
-    An interrupted training is not recorded: it continues from its checkpoint when it is given
+    An interrupted task is not recorded: a training continues from its checkpoint when it is given
     again, by the next call.
     """
     running, stopped = set[str](), False

@@ -1,4 +1,4 @@
-"""Where trainings run: the `Executor` interface; this process, or processes of this machine.
+"""Where tasks run: the `Executor` interface; this process, or processes of this machine.
 
 An executor takes tasks (plain data) and gives outcomes. It decides nothing about them, so that the
 results of an experiment do not depend on it.
@@ -21,8 +21,8 @@ from typing import IO, Protocol, Self
 from lmlab.core.child_processes import start_child
 from lmlab.core.errors import UserError
 from lmlab.core.limits import raised_limits
-from lmlab.core.untrusted_input import parse_json
-from lmlab.experiments.training_tasks import TrainingOutcome, TrainingTask, run_task
+from lmlab.experiments.executor_options import ExecutorOptions
+from lmlab.experiments.tasks import Task, TaskOutcome, run_task
 from lmlab.training.progress import StopSignals
 
 POLL_SECONDS = 0.1
@@ -30,7 +30,7 @@ WORKER = "lmlab.experiments.worker"
 
 
 class Executor(Protocol):
-    """Runs trainings somewhere; a context, in which an orderly stop can be asked for."""
+    """Runs tasks somewhere; a context, in which an orderly stop can be asked for."""
 
     @property
     def free(self) -> int:
@@ -40,10 +40,10 @@ class Executor(Protocol):
     def stopping(self) -> bool:
         """Whether it was asked to stop: what runs writes a checkpoint and is `interrupted`."""
 
-    def submit(self, task: TrainingTask) -> None:
+    def submit(self, task: Task) -> None:
         """Start a task, if `free` is positive."""
 
-    def wait(self) -> list[TrainingOutcome]:
+    def wait(self) -> list[TaskOutcome]:
         """The next outcomes; blocks until there is one."""
 
     def __enter__(self) -> Self: ...
@@ -57,6 +57,23 @@ class Executor(Protocol):
         """Stop what still runs, and wait for its checkpoints."""
 
 
+def make_executor(
+    options: ExecutorOptions, *, threads: int, folder: Path | None, quiet: bool = True
+) -> Executor:
+    """The executor that the options name; `folder` is what its tasks write in."""
+    if options.on is None:
+        if options.gpus:
+            raise UserError("--gpus does not apply to this machine; add --on ray.")
+        return local_executor(
+            1 if options.jobs is None else options.jobs, threads=threads, quiet=quiet
+        )
+    from lmlab.experiments.ray_cluster import Resources
+    from lmlab.experiments.ray_executor import RayExecutor
+
+    resources = Resources(cpus=threads, gpus=options.gpus)
+    return RayExecutor(options.on, folder=folder, resources=resources, jobs=options.jobs)
+
+
 def local_executor(jobs: int, *, threads: int, quiet: bool = True) -> Executor:
     """This process for one job, else that many processes of this machine."""
     if jobs < 1:
@@ -65,21 +82,21 @@ def local_executor(jobs: int, *, threads: int, quiet: bool = True) -> Executor:
 
 
 class InProcessExecutor:
-    """One training after the other in this process."""
+    """One task after the other in this process."""
 
     def __init__(self, *, quiet: bool = True) -> None:
         self.stopping = False
         self._quiet = quiet
-        self._tasks = deque[TrainingTask]()
+        self._tasks = deque[Task]()
 
     @property
     def free(self) -> int:
         return 1 - len(self._tasks)
 
-    def submit(self, task: TrainingTask) -> None:
+    def submit(self, task: Task) -> None:
         self._tasks.append(task)
 
-    def wait(self) -> list[TrainingOutcome]:
+    def wait(self) -> list[TaskOutcome]:
         outcome = run_task(self._tasks.popleft(), quiet=self._quiet)
         self.stopping = outcome.state == "interrupted"
         return [outcome]
@@ -98,7 +115,7 @@ class LocalExecutor:
         self._jobs = jobs
         self._environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         self._workers: list[_Worker] = []
-        self._outcomes = SimpleQueue[tuple[_Worker, TrainingOutcome]]()
+        self._outcomes = SimpleQueue[tuple[_Worker, TaskOutcome]]()
         self._signals = StopSignals()
         self._asked_to_stop = False
 
@@ -110,14 +127,14 @@ class LocalExecutor:
     def stopping(self) -> bool:
         return self._signals.stop_requested
 
-    def submit(self, task: TrainingTask) -> None:
+    def submit(self, task: Task) -> None:
         idle = next((w for w in self._workers if w.task is None and w.alive), None)
         if idle is None:
             idle = _Worker(self._environment, self._outcomes)
             self._workers.append(idle)
         idle.start(task)
 
-    def wait(self) -> list[TrainingOutcome]:
+    def wait(self) -> list[TaskOutcome]:
         while True:
             if self.stopping and not self._asked_to_stop:
                 self._stop()
@@ -129,7 +146,7 @@ class LocalExecutor:
                 self._workers.remove(worker)
                 worker.close()
             if not worker.alive and self.stopping and outcome.state == "failed":
-                outcome = TrainingOutcome(name=outcome.name, state="interrupted")
+                outcome = TaskOutcome(name=outcome.name, state="interrupted")
             return [outcome]
 
     def _stop(self) -> None:
@@ -154,9 +171,9 @@ class _Worker:
     """A child process, and the thread that reads its answers."""
 
     def __init__(
-        self, environment: dict[str, str], outcomes: SimpleQueue[tuple[_Worker, TrainingOutcome]]
+        self, environment: dict[str, str], outcomes: SimpleQueue[tuple[_Worker, TaskOutcome]]
     ) -> None:
-        self.task: TrainingTask | None = None
+        self.task: Task | None = None
         self.alive = True
         self._lock = threading.Lock()
         self._outcomes = outcomes
@@ -169,7 +186,7 @@ class _Worker:
         self._reader = threading.Thread(target=self._read, name="worker-answers", daemon=True)
         self._reader.start()
 
-    def start(self, task: TrainingTask) -> None:
+    def start(self, task: Task) -> None:
         """Give it a task."""
         with self._lock:
             self.task = task
@@ -199,7 +216,7 @@ class _Worker:
         assert self._process.stdout is not None
         with self._process.stdout as answers:
             for line in answers:
-                outcome = TrainingOutcome.from_record(parse_json(line))
+                outcome = TaskOutcome.from_json(line)
                 self.task = None
                 self._outcomes.put((self, outcome))
         self._process.wait()
@@ -208,10 +225,10 @@ class _Worker:
             if self.task is not None:
                 self._report_death(self.task)
 
-    def _report_death(self, task: TrainingTask) -> None:
+    def _report_death(self, task: Task) -> None:
         failure = _death_sentence(self._process.wait(), self._last_words())
         self.task = None
-        outcome = TrainingOutcome(name=task.name, state="failed", failure=failure)
+        outcome = TaskOutcome(name=task.name, state="failed", failure=failure)
         self._outcomes.put((self, outcome))
 
     def _last_words(self) -> str:

@@ -32,6 +32,7 @@ from lmlab.experiments.sweep_results import (
     training_name,
     trial_result,
 )
+from lmlab.experiments.tasks import Task, TaskOutcome
 from lmlab.experiments.training_tasks import TrainingOutcome, TrainingTask
 
 LISTED_TRIALS = 20
@@ -123,7 +124,7 @@ class SweepSource:
         trainings = plan.trials * len(plan.spec.seeds)
         progress.begin(trainings=trainings, done=len(log.outcomes), trials=self._decided.values())
 
-    def next_task(self) -> TrainingTask | None:
+    def next_task(self) -> Task | None:
         for number in self._open_trials():
             point = self._point(number)
             if point is None or not self._may_start(number, depends=self._plan.sequential):
@@ -134,10 +135,11 @@ class SweepSource:
                     task = self._with_pruning(task, number)
                 self._given[name] = number
                 self._progress.started(task, trial_result(self._plan, self._log, number))
-                return task
+                return task.plain()
         return None
 
-    def record(self, outcome: TrainingOutcome) -> None:
+    def record(self, plain: TaskOutcome) -> None:
+        outcome = TrainingOutcome.of(plain)
         number = self._given[outcome.name]
         self._tick()
         self._log.add_outcome(outcome)

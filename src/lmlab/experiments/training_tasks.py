@@ -1,7 +1,7 @@
-"""One training of an experiment as plain data, and what came of it: what an executor carries.
+"""One training of an experiment as plain data, and what came of it: a kind of `Task`.
 
-Both are JSON, so that a task can run in another process or on another machine, and a result can be
-recorded and read again.
+Both are JSON, so that a training can run in another process or on another machine, and its result
+can be recorded and read again.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
-import traceback
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,15 +21,19 @@ import torch
 from lmlab.core.atomic_files import no_follow, telling_disk_errors
 from lmlab.core.child_processes import GRACE_SECONDS
 from lmlab.core.errors import UserError
-from lmlab.core.untrusted_input import parse_dataclass, parse_json
+from lmlab.core.untrusted_input import parse_dataclass
 from lmlab.experiments.pruning import PruningPlan
+from lmlab.experiments.tasks import Task, TaskOutcome, unexpected_error
 from lmlab.sampling.translation_evaluation import ValidationBleu
+from lmlab.training.checkpoints import checkpoint_steps
 from lmlab.training.distributed import lock_output
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.train import TrainingResult, train
 from lmlab.training.training_logs import NOT_FINITE, read_metrics
 
 HELD_OUT_SPLITS = ("validation", "test")
+LOCK_SECONDS = max(GRACE_SECONDS, 90.0) + 10
+"""How long to wait for the lock of a dead process; NFSv4 keeps a dead machine's for 90 s."""
 OutcomeState = Literal["finished", "pruned", "failed", "interrupted"]
 
 
@@ -52,17 +55,21 @@ class TrainingTask:
     """A metric of `lmlab compare` to evaluate on the validation split; None for the loss."""
     pruning: PruningPlan | None = None
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(asdict(self))
+    @property
+    def log(self) -> str:
+        """Where its output goes if it runs in a process of its own."""
+        return f"{self.out}.log"
+
+    def plain(self) -> Task:
+        """The task as an executor takes it."""
+        return Task(name=self.name, function="training", payload=asdict(self), log=self.log)
 
     @classmethod
-    def from_json(cls, line: str) -> TrainingTask:
-        """The task that `to_json` wrote."""
-        values = parse_json(line)
-        if values["pruning"] is not None:
-            values["pruning"] = PruningPlan.from_record(values["pruning"])
-        return cls(**values)
+    def from_payload(cls, payload: Mapping[str, Any]) -> TrainingTask:
+        """The training that `plain` wrote."""
+        pruning = payload["pruning"]
+        plan = None if pruning is None else PruningPlan.from_record(pruning)
+        return cls(**{**payload, "pruning": plan})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +103,26 @@ class TrainingOutcome:
         outcome = parse_dataclass(cls, record)
         return cls(**{**asdict(outcome), "losses": tuple(outcome.losses)})
 
+    @classmethod
+    def of(cls, outcome: TaskOutcome) -> TrainingOutcome:
+        """The outcome of a training that an executor brought, or of one whose process died."""
+        if outcome.result:
+            return cls.from_record(outcome.result)
+        return cls(name=outcome.name, state=outcome.state, failure=outcome.failure)
 
-def log_path(task: TrainingTask) -> Path:
-    """Where the output of a training in a process of its own goes."""
-    return Path(f"{task.out}.log")
+
+def run_training_task(payload: Mapping[str, Any], quiet: bool) -> TaskOutcome:
+    """The function of the tasks that are trainings."""
+    outcome = run_training(TrainingTask.from_payload(payload), quiet=quiet)
+    return TaskOutcome(
+        name=outcome.name,
+        state="finished" if outcome.state == "pruned" else outcome.state,
+        failure=outcome.failure,
+        result=asdict(outcome),
+    )
 
 
-def run_task(task: TrainingTask, *, quiet: bool = True) -> TrainingOutcome:
+def run_training(task: TrainingTask, *, quiet: bool = True) -> TrainingOutcome:
     """Train, from the last checkpoint if there is one; any error becomes a failed outcome."""
     try:
         with thread_count(task.threads):
@@ -112,9 +132,7 @@ def run_task(task: TrainingTask, *, quiet: bool = True) -> TrainingOutcome:
     except UserError as error:
         return _failed(task, str(error))
     except Exception as error:
-        traceback.print_exc(file=sys.stderr)
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return _failed(task, f"{reason} ({log_path(task).name} has the traceback).")
+        return _failed(task, unexpected_error(error, log=task.log))
 
 
 @contextmanager
@@ -131,7 +149,9 @@ def thread_count(threads: int) -> Iterator[None]:
 def _train(task: TrainingTask, quiet: bool) -> TrainingOutcome:
     run = RunFolder(Path(task.out))
     # A process of a killed experiment may still be writing its last checkpoint.
-    lock_output(run.path, wait=GRACE_SECONDS + 10).release()
+    lock_output(run.path, wait=LOCK_SECONDS).release()
+    if run.exists():
+        _record_resumption(task, run)
     result = train(
         task.system,
         **task.options,
@@ -162,6 +182,20 @@ def _train(task: TrainingTask, quiet: bool) -> TrainingOutcome:
     )
 
 
+def _record_resumption(task: TrainingTask, run: RunFolder) -> None:
+    """Note beside the run which steps are trained again: those after the newest checkpoint."""
+    lines = read_metrics(run.metrics)
+    record = {
+        "from_step": max(checkpoint_steps(run.checkpoints_folder), default=0),
+        "reached_step": int(lines[-1]["step"]) if lines else 0,
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+    }
+    path = Path(f"{task.out}.resumed.jsonl")
+    with telling_disk_errors(path), open(path, "a", encoding="utf-8", opener=no_follow) as file:
+        file.write(json.dumps(record) + "\n")
+
+
 def validation_losses(run: RunFolder) -> tuple[float, ...]:
     """The validation losses of a run, in order."""
     lines = read_metrics(run.metrics)
@@ -190,12 +224,3 @@ def _failed(task: TrainingTask, failure: str) -> TrainingOutcome:
         failure=failure,
         diverged=bool(lines) and lines[-1]["event"] == NOT_FINITE,
     )
-
-
-def open_log(task: TrainingTask) -> int:
-    """A descriptor of the task's log file, empty."""
-    path = log_path(task)
-    with telling_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb", opener=no_follow) as file:
-            return os.dup(file.fileno())

@@ -156,6 +156,11 @@ _PARTS = ("model", "optimizer", "recurrent_state")
 _FILES = (*(f"{name}.safetensors" for name in _PARTS), STATE)
 
 
+def checkpoint_steps(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a folder, damaged or not, the newest first."""
+    return [step for step, _ in _newest_first(folder)]
+
+
 def _newest_first(folder: Path) -> Iterator[tuple[int, Path]]:
     numbered = []
     for path in folder.glob(f"{CHECKPOINT_PREFIX}*"):

@@ -267,19 +267,19 @@ def ablate(
     from lmlab.experiments.ablation import plan_ablation
     from lmlab.experiments.ablation_runs import run_ablation
     from lmlab.experiments.ablation_tables import write_ablation_tables
-    from lmlab.experiments.executors import local_executor
+    from lmlab.experiments.executors import make_executor
     from lmlab.training.distributed import lock_output
 
     check_style(options)
     plan = plan_ablation(system, **as_keywords(options, AblationPlanOptions))
     check_whole_number("threads", options.threads)
-    executor = local_executor(options.jobs, threads=options.threads, quiet=options.quiet)
 
     def report(sentence: str) -> None:
         if not options.quiet:
             print(sentence, file=sys.stderr, flush=True)
 
     out = Path(options.out)
+    executor = make_executor(options, threads=options.threads, folder=out, quiet=options.quiet)
     with lock_output(out):
         ablation = run_ablation(
             plan, out, executor=executor, threads=options.threads, report=report

@@ -27,7 +27,7 @@ def sweep(
 
     Grid, random and TPE search, with pruning of hopeless trials. The trainings are ordinary runs in
     out/runs; finished ones are not repeated, and interrupted ones resume. In Python the spec may be
-    a mapping. The results do not depend on `jobs`.
+    a mapping. The results do not depend on `jobs` and `on`.
 
     >>> spec = {"system": "gru", "data": "grammar", "size": "tiny", "steps": 2, "search": "grid",
     ...         "space": {"width": [4, 8]}}
@@ -40,7 +40,7 @@ def sweep(
 
     checked = read_spec(spec)  # report a wrong spec before the slow import of torch
     check_style(options)
-    from lmlab.experiments.executors import local_executor
+    from lmlab.experiments.executors import make_executor
     from lmlab.experiments.sweep_plan import plan_sweep
     from lmlab.experiments.sweep_progress import SweepBar
     from lmlab.experiments.sweep_runs import list_trials, run_sweep
@@ -50,7 +50,7 @@ def sweep(
     plan, out = plan_sweep(checked), Path(options.out)
     if options.dry_run:
         return list_trials(plan, out)
-    executor = options.executor or local_executor(options.jobs, threads=checked.threads)
+    executor = options.executor or make_executor(options, threads=checked.threads, folder=out)
     bar = SweepBar(quiet=options.quiet, lower_is_better=plan.lower_is_better)
     with lock_output(out):
         with bar:

@@ -15,8 +15,9 @@ import pytest
 import lmlab
 from lmlab.core.errors import UserError
 from lmlab.experiments import executors
-from lmlab.experiments.executors import LocalExecutor, local_executor
-from lmlab.experiments.training_tasks import TrainingTask
+from lmlab.experiments.executor_options import ExecutorOptions
+from lmlab.experiments.executors import LocalExecutor, local_executor, make_executor
+from lmlab.experiments.tasks import Task, run_task
 
 FAKE_WORKER = """
 import json, os, signal, sys
@@ -26,12 +27,13 @@ for line in sys.stdin:
         os.kill(os.getpid(), signal.SIGKILL)
     if task["name"] == "crashed":
         sys.exit("no memory for tables")
-    print(json.dumps({"name": task["name"], "state": "finished", "steps": os.getpid()}), flush=True)
+    outcome = {"name": task["name"], "state": "finished", "result": {"pid": os.getpid()}}
+    print(json.dumps(outcome), flush=True)
 """
 
 
-def task(name: str) -> TrainingTask:
-    return TrainingTask(name=name, out=f"runs/{name}", system="gru", options={})
+def task(name: str) -> Task:
+    return Task(name=name, function="training", payload={})
 
 
 def test_death_of_a_worker_is_an_outcome_and_another_takes_its_place(tmp_path, monkeypatch):
@@ -51,7 +53,7 @@ def test_death_of_a_worker_is_an_outcome_and_another_takes_its_place(tmp_path, m
     }
     assert "ended by SIGKILL, as when memory runs out" in outcomes["killed"].failure
     assert "ended with code 1 (no memory for tables)" in outcomes["crashed"].failure
-    assert len({outcomes[name].steps for name in ("one", "two", "three")}) <= 3
+    assert len({outcomes[name].result["pid"] for name in ("one", "two", "three")}) <= 3
 
 
 def test_one_job_needs_no_process():
@@ -59,6 +61,17 @@ def test_one_job_needs_no_process():
     assert local_executor(3, threads=1).free == 3
     with pytest.raises(UserError, match="jobs must be at least 1, got 0"):
         local_executor(0, threads=1)
+    with pytest.raises(UserError, match="--gpus does not apply to this machine; add --on ray"):
+        make_executor(ExecutorOptions(gpus=1), threads=1, folder=None)
+
+
+def test_error_of_a_task_is_an_outcome(capfd):
+    unknown = run_task(Task(name="a", function="trainin", payload={}))
+    assert unknown.state == "failed" and "training" in unknown.failure
+    broken = run_task(Task(name="b", function="training", payload={}, log="runs/b.log"))
+    assert broken.state == "failed"
+    assert broken.failure == "KeyError: 'pruning' (b.log has the traceback)."
+    assert "Traceback" in capfd.readouterr().err
 
 
 SWEEP = """

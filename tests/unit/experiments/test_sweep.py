@@ -19,7 +19,8 @@ from lmlab.experiments import executors
 from lmlab.experiments.executors import InProcessExecutor
 from lmlab.experiments.sweep_results import Sweep
 from lmlab.experiments.sweep_tables import sweep_table
-from lmlab.experiments.training_tasks import TrainingOutcome, TrainingTask, run_task, thread_count
+from lmlab.experiments.tasks import Task, TaskOutcome, run_task
+from lmlab.experiments.training_tasks import thread_count
 from lmlab.training import loop
 from lmlab.training.training_logs import read_metrics
 
@@ -157,11 +158,11 @@ class ShuffledExecutor:
     def free(self) -> int:
         return self.jobs - len(self.tasks)
 
-    def submit(self, task: TrainingTask) -> None:
-        self.tasks.append(TrainingTask.from_json(task.to_json()))
+    def submit(self, task: Task) -> None:
+        self.tasks.append(Task.from_json(task.to_json()))
         self.most = max(self.most, len(self.tasks))
 
-    def wait(self) -> list[TrainingOutcome]:
+    def wait(self) -> list[TaskOutcome]:
         return [run_task(self.tasks.pop())]
 
     def __enter__(self):
