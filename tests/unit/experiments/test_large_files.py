@@ -115,9 +115,7 @@ def test_any_number_of_processes_writes_the_same_bytes(runs, text, tmp_path) -> 
         assert result.chunks > 3 and result.resumed == 0
         outputs[jobs] = out.read_bytes()
     assert outputs[1] == outputs[3]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("1.jsonl", "3.jsonl", "text.txt")
-    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*("1.jsonl", "3.jsonl", "text.txt")]
     rows = [json.loads(line) for line in outputs[1].splitlines()]
     assert [(row["line"], row["model"]) for row in rows] == [
         (line, name) for line in range(1, 121) for name in ("ngram", "gru")

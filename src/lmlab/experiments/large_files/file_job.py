@@ -26,6 +26,8 @@ from lmlab.experiments.large_files import storage
 from lmlab.experiments.large_files.text_chunks import Chunk, ChunkPlan
 
 FORMAT = 1
+PART = "part-"
+"""Prefix of the names of parts and their records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class FileJob:
 
 def part_name(number: int) -> str:
     """The name of a part without its suffix; parts are counted from 1 in names."""
-    return f"part-{number + 1:06}"
+    return f"{PART}{number + 1:06}"
 
 
 def hash_model(run: Path) -> str:

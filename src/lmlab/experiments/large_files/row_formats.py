@@ -11,7 +11,7 @@ import io
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from itertools import islice
@@ -194,7 +194,7 @@ def row_format(out: str, row_class: type) -> RowFormat:
     raise UserError(f"--out must end in one of {known}, got {out}.")
 
 
-def json_line(record: dict[str, Any]) -> bytes:
+def json_line(record: Mapping[str, Any]) -> bytes:
     """One line of JSON; infinities and nan become null."""
     plain = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value

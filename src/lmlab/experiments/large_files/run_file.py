@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from lmlab.experiments.engine import run_tasks
 from lmlab.experiments.executors import Executor
 from lmlab.experiments.large_files import storage
 from lmlab.experiments.large_files.chunk_tasks import PartRecord
-from lmlab.experiments.large_files.file_job import FileJob, JobManifest
+from lmlab.experiments.large_files.file_job import PART, FileJob, JobManifest
 from lmlab.experiments.large_files.row_formats import RowFormat
 from lmlab.experiments.large_files.text_chunks import Chunk, ChunkPlan, plan_chunks
 from lmlab.experiments.tasks import Task, TaskOutcome
@@ -60,8 +60,7 @@ def run_file(
 ) -> FileResult:
     """Run a job, from the parts that an earlier call left; see `FileResult`."""
     _check_out(job, rows_format)
-    with _locked(job):
-        storage.make_folder(job.parts)
+    with _locked(job), _parts_folder(job):
         manifest = _manifest(job, progress, sources=sources)
         source = _ChunkSource(job, manifest.chunks, progress)
         resumed = source.done
@@ -96,10 +95,31 @@ def _locked(job: FileJob) -> AbstractContextManager[object]:
         return lock_folder(path, adjacent=True)
 
 
+@contextmanager
+def _parts_folder(job: FileJob) -> Iterator[None]:
+    """The folder of the parts, which is removed at the end unless it has a part."""
+    storage.make_folder(job.parts)
+    try:
+        yield
+    finally:
+        if storage.exists(job.parts) and not _finished(job):
+            storage.remove_folder(job.parts)
+
+
+def _finished(job: FileJob) -> set[str]:
+    """The names of the parts that are there."""
+    suffix = job.part(0).rpartition(".")[2]
+    return {
+        name
+        for name in storage.names_in(job.parts)
+        if name.startswith(PART) and name.endswith(f".{suffix}")
+    }
+
+
 def _manifest(job: FileJob, progress: ReportProgress, *, sources: bool) -> JobManifest:
     """The manifest of the job that was begun, else a new one."""
     state = storage.file_state(job.input)
-    begun = JobManifest.read(job)
+    begun = JobManifest.read(job) if _finished(job) else None
     if begun is not None:
         begun.check_settings(job)
         same = begun.size == state.size and begun.modified == state.modified
@@ -156,7 +176,7 @@ class _ChunkSource:
 
     def __init__(self, job: FileJob, chunks: tuple[Chunk, ...], progress: ReportProgress) -> None:
         self.job, self.chunks, self.progress = job, chunks, progress
-        there = storage.names_in(job.parts)
+        there = _finished(job)
         missing = [
             number
             for number in range(len(chunks))
@@ -177,6 +197,8 @@ class _ChunkSource:
 
     def record(self, outcome: TaskOutcome) -> None:
         """A failed chunk ends the command; the finished parts stay."""
+        if outcome.state == "failed" and not self.done:
+            raise UserError(outcome.failure)
         if outcome.state == "failed":
             raise UserError(
                 f"{outcome.failure.rstrip('.')}; {self.done:,} of {len(self.chunks):,} chunks are "
