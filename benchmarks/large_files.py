@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,10 +76,13 @@ def trained(system: str, work: Path) -> Path:
 
 
 def command(case: str, work: Path, text: Path, out: Path, jobs: int) -> list[str]:
+    """The command of a case; files of less than 16 chunks are divided into smaller ones."""
     system, verb, _ = CASES[case]
     run = trained(system, work)
     options = ["--n-best", "1", "--beam", "1"] if verb == "translate" else []
     program = [sys.executable, "-m", "lmlab", verb, str(run), str(text)]
+    chunk = min(CHUNK_BYTES, text.stat().st_size // 16)
+    options += ["--chunk-bytes", str(chunk)]
     return [*program, "--out", str(out), "--jobs", str(jobs), "--json", *options]
 
 
@@ -119,18 +123,23 @@ def killed(case: str, megabytes: float, jobs: int, minutes: float, work: Path) -
         plan = plan_chunks(file, text.name, chunk_bytes=CHUNK_BYTES, errors="strict")
         planning = time.perf_counter() - begun
     out = work / f"killed-{megabytes:g}.csv"
+    shutil.rmtree(f"{out}.parts", ignore_errors=True)
+    out.unlink(missing_ok=True)
     given = command(case, work, text, out, jobs)
     parts = Path(f"{out}.parts")
     kill_after(given, minutes * 30)
     before = {path.name: path.read_bytes() for path in sorted(parts.glob("part-*.csv"))}
+    manifest_bytes = (parts / "manifest.json").stat().st_size
     kill_after(given, minutes * 30)
+    if out.exists():
+        raise SystemExit(f"{text.name} was finished in {minutes} minutes; use a larger --scale.")
     changed = [name for name, content in before.items() if (parts / name).read_bytes() != content]
     after = len([*parts.glob("part-*.csv")])
     peak = max((_peak(path) for path in parts.glob("part-*.json")), default=0)
     return {
         "planning_seconds": round(planning, 2),
         "chunks": len(plan.chunks),
-        "manifest_bytes": (parts / "manifest.json").stat().st_size,
+        "manifest_bytes": manifest_bytes,
         "parts_before_kill": len(before),
         "parts_after_resuming": after,
         "parts_changed": len(changed),
