@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 class ScoreFileOptions(FileOptions, WordOptions, ScoringOptions):
     """How the texts of a file are scored, and by how many processes."""
 
-    per_word: Annotated[bool, Option("A row for each word.")] = False
+    per_word: Annotated[
+        bool, Option("Also print each word; with --out, a row for each word instead.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +140,9 @@ def _run(
     kind = OPERATIONS[operation]
     rows_format = row_format(str(out), kind.row_class(chosen))
     job = _job(operation, runs, str(file), str(out), options, chosen)
-    jobs = options.jobs or 1
+    alone = options.jobs in (None, 1) and options.on is None and options.executor is None
     for location in (job.input, job.out):
-        storage.check_shared(location, jobs)
+        storage.check_shared(location, alone=alone)
     folder = storage.local_path(job.parts)
     executor = options.executor or make_executor(options, threads=options.threads, folder=folder)
     return run_file(job, rows_format, executor, options.report, sources=kind.sources)

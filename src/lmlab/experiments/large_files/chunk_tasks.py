@@ -49,7 +49,7 @@ class PartRecord:
 
 
 def _summary(record: dict[str, Any]) -> Summary:
-    convention = {
+    convention: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in record.pop("convention").items()
     }

@@ -21,6 +21,14 @@ PANEL = "Large files (--out)"
 class FileOptions(ExecutorOptions):
     """How a large file is divided, and where its chunks are worked on."""
 
+    jobs: Annotated[
+        int | None,
+        Option(
+            "Number of processes, which work on chunks.",
+            show_default="1; on Ray, all that fit",
+            panel=PANEL,
+        ),
+    ] = None
     chunk_bytes: Annotated[
         int,
         Option(

@@ -47,14 +47,15 @@ class VectorRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationRow:
-    """One translation of a text; one without text where there is none."""
+    """One translation of a text; an empty one, its numbers nan, where there is none."""
 
     line: int
     rank: int
     """From 1, the best."""
     text: str
-    log_prob: float | None
-    score: float | None
+    log_prob: float
+    score: float
+    """What translations are ranked by."""
     tokens: int
     finished: bool
     truncated_tokens: int

@@ -127,6 +127,7 @@ def _manifest(job: FileJob, progress: ReportProgress, *, sources: bool) -> JobMa
             return begun
     progress("planning", 0, 1)
     plan = _plan(job, sources=sources)
+    progress("planning", 1, 1)
     if begun is not None and begun.sha256 != plan.sha256:
         raise UserError(
             f"{job.input} has changed since {job.parts} was begun; remove {job.parts} to start "

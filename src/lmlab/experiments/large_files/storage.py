@@ -42,9 +42,9 @@ def absolute(location: str) -> str:
     return location if path is None else str(path.absolute())
 
 
-def check_shared(location: str, jobs: int) -> None:
-    """A UserError for a file system that other processes do not see."""
-    if jobs > 1 and location.startswith("memory://"):
+def check_shared(location: str, *, alone: bool) -> None:
+    """A UserError for a file system that other processes do not see, unless this one is `alone`."""
+    if not alone and location.startswith("memory://"):
         raise UserError(f"{location} is in the memory of this process alone; use --jobs 1.")
 
 
