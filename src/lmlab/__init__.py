@@ -67,6 +67,17 @@ from lmlab.verbs.training import load_task as load_task
 from lmlab.verbs.training import predict as predict
 from lmlab.verbs.training import train as train
 
+
+def _prepare_session() -> None:
+    from lmlab.verbs.notebook_session import in_ipython, shorten_warnings
+
+    if in_ipython():
+        shorten_warnings()
+
+
+_prepare_session()
+del _prepare_session
+
 if not TYPE_CHECKING:  # a checker knows the names above alone
 
     def __getattr__(name: str) -> Any:

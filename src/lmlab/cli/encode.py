@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.large_files import file_of, take_file_options, write_file
-from lmlab.cli.options import JsonOption, NoVerify, RunArgument
+from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RunArgument
 from lmlab.cli.output import print, print_json
 from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
@@ -45,6 +45,7 @@ def encode(
             ".jsonl, a path or URL; required.",
         ),
     ] = None,
+    language: LanguageOption = None,
     as_json: JsonOption = False,
     errors: Errors = "strict",
     no_verify: NoVerify = False,
@@ -65,14 +66,14 @@ def encode(
     of_file = take_file_options(options, out if in_chunks else None, errors)
     if in_chunks:
         path = file_of(arguments, text, named_file, {"--per-token": per_token})
-        of_file |= of_encoder
+        of_file |= {"language": language, **of_encoder}
         write_file(large_files.encode_file, run, path, out, as_json=as_json, **of_file)
         return
     vector_file = Path(out)
     check_vector_path(vector_file)
     file, given_texts = file_or_texts(arguments, text, named_file)
     texts = read_texts(file, given_texts, errors, instead="--text")
-    model = load(run)
+    model = load(run, language=language)
     about = {"system": model.card.name, "run": str(model.path), "layer": layer, "pooling": pooling}
     texts.count_unknown_words(model.tokenizer)
     with texts.progress_bar("encoding", unit="tokens", results_follow=True) as progress:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.large_files import OutOption, file_of, take_file_options, write_file
-from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_table
 from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
@@ -44,6 +44,7 @@ def fill(
     text: TextOption = None,
     file: FileOption = None,
     out: OutOption = None,
+    language: LanguageOption = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
     errors: Errors = "strict",
@@ -58,7 +59,7 @@ def fill(
     of_file = take_file_options(options, out, errors)
     if out is not None:
         path = file_of(texts, text, file, {})
-        of_file |= {"joint": joint, "blanks": blanks, **options}
+        of_file |= {"joint": joint, "blanks": blanks, "language": language, **options}
         write_file(large_files.fill_file, run, path, out, as_json=as_json, **of_file)
         return
 
@@ -66,7 +67,9 @@ def fill(
     from lmlab.verbs.loading import load
 
     text_input = read_text_arguments(texts or [], text or [], file, errors)
-    fill_texts = partial(load(run).fill_stream, joint=joint, blanks=blanks, **options)
+    fill_texts = partial(
+        load(run, language=language).fill_stream, joint=joint, blanks=blanks, **options
+    )
     with processed_texts(text_input, "filling", fill_texts) as results:
         empty = FilledText(text="").as_dict()
         print_results(results, print_filled, empty=empty, as_json=as_json)
@@ -124,7 +127,7 @@ def _print_fillings(filled: FilledText) -> None:
     ]
     print_table(("nats", *(names if several else ["gap"]), "text"), rows)
     if filled.kind is not None:
-        from lmlab.scoring.formatting import KIND_DESCRIPTIONS
+        from lmlab.core.score_descriptions import KIND_DESCRIPTIONS
 
         print(f"kind {filled.kind} ({KIND_DESCRIPTIONS[filled.kind]}); {filled.order}")
 

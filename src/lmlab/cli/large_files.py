@@ -12,7 +12,6 @@ import typer
 from lmlab.cli.output import print, print_json, step_progress_bar
 from lmlab.cli.text_inputs import file_or_texts
 from lmlab.core.errors import UserError
-from lmlab.experiments.executor_options import ExecutorOptions
 from lmlab.experiments.large_files.file_options import FileOptions
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ OutOption = Annotated[
         "URL; for large files, see docs/large-files.md.",
     ),
 ]
-OF_FILES = {spec.name for spec in (*fields(ExecutorOptions), *fields(FileOptions))} - {"errors"}
+OF_FILES = {spec.name for spec in fields(FileOptions)} - {"errors", "language"}
 
 
 def take_file_options(options: dict[str, Any], out: object, errors: str) -> dict[str, Any]:

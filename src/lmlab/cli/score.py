@@ -12,7 +12,7 @@ import typer
 
 from lmlab.cli.arguments import split_leading_models
 from lmlab.cli.large_files import OutOption, file_of, take_file_options, write_file
-from lmlab.cli.options import JsonOption, NoVerify, RawOption
+from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RawOption
 from lmlab.cli.output import one_line, print, print_json_list, warn
 from lmlab.cli.score_continuations import (
     parse_columns,
@@ -87,6 +87,7 @@ def score(
         ),
     ] = False,
     out: OutOption = None,
+    language: LanguageOption = None,
     raw: RawOption = False,
     errors: Errors = "strict",
     no_verify: NoVerify = False,
@@ -114,7 +115,7 @@ def score(
         refused = {"--source": sources, "--per-token": per_token, "--csv": form.csv}
         refused |= {"--given and --conditional": continuing}
         path = file_of(others, text, named_file, refused)
-        of_file |= {"per_word": per_word, "mean": mean, **options}
+        of_file |= {"per_word": per_word, "mean": mean, "language": language, **options}
         write_file(large_files.score_file, [run, *more_runs], path, out, as_json=as_json, **of_file)
         return
     file, given_texts = file_or_texts(others, text, named_file)
@@ -131,6 +132,7 @@ def score(
             end=end,
             separator=separator,
             mean=mean,
+            language=language,
             **options,
         )
         return
@@ -141,7 +143,7 @@ def score(
     if sources:
         add_sources(texts, given_texts, sources)
     # Texts of the command line form no stream: each starts anew.
-    models = verbs.models_by_name([run, *more_runs])
+    models = verbs.models_by_name([run, *more_runs], language=language)
     write_scores(models, texts, form, words, carry=file is not None, mean=mean, **options)
 
 

@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
 
 def write_continuations(
-    run: str, texts: TextInput, *, as_json: bool, per_token: bool, mean: bool, **options: Any
+    run: str,
+    texts: TextInput,
+    *,
+    as_json: bool,
+    per_token: bool,
+    mean: bool,
+    language: str | None,
+    **options: Any,
 ) -> None:
     """Score continuations and print them."""
     from lmlab.verbs.loading import load
 
-    model = load(run)
+    model = load(run, language=language)
     texts.count_unknown_words(model.tokenizer)
     scores = score_continuations(model, texts, mean=mean, **options)
     print_continuations(scores, as_json=as_json, per_token=per_token, mean=mean)
@@ -96,7 +103,8 @@ def print_continuations(
             {"line": line, **score.as_dict(), "mean": score.mean} for line, score in scores
         )
         return
-    from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention, format_count
+    from lmlab.core.score_descriptions import KIND_DESCRIPTIONS, describe_convention
+    from lmlab.scoring.formatting import format_count
 
     conventions: set[str] = set()
     for _, score in scores:

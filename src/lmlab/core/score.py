@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from lmlab.core.errors import UserError
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord, scalar_fields
+from lmlab.core.score_html import (
+    score_html,
+    score_notes,
+    summary_figures,
+    summary_html,
+    surprisal_legend,
+)
 
 if TYPE_CHECKING:
     from lmlab.core.word_scores import Span, WordScore
@@ -104,12 +113,14 @@ class TokenScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(NotebookRecord):
     """The log-probability of one text, in nats.
 
     `total` is the sum of `per_token` and of `per_sequence`, the term that belongs to no token (a
     VAE's KL). If only an interval is known, it is `low` to `high`.
     """
+
+    number_column: ClassVar[str] = "line"
 
     text: str
     total: float
@@ -147,6 +158,31 @@ class Score:
         """The value by convention: the mean over the tokens, or the total."""
         return self.mean if self.convention.mean else self.total
 
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each token: its place in the text and its surprisal; none without tokens."""
+        for position, token in enumerate(self.per_token, 1):
+            surprisal = 0.0 - token.log_prob
+            yield {
+                "line": self.line,
+                "kind": self.kind,
+                "position": position,
+                "token": token.token,
+                "start": token.start,
+                "end": token.end,
+                "surprisal_bits": surprisal / math.log(2),
+                "surprisal_nats": surprisal,
+                "unknown": token.unknown,
+            }
+
+    def html_body(self) -> Html:
+        """The text with its tokens shaded by surprisal."""
+        return score_html(self)
+
+    def html_notes(self) -> Sequence[str]:
+        """How to read the shading, what the kind of score means, and the convention."""
+        legend = (surprisal_legend(),) if self.per_token else ()
+        return (*legend, *score_notes(self.kind, self.convention))
+
     def words(self, given: Sequence[str] | None = None) -> list[WordScore]:
         """Token scores summed by word; see `word_scores`.
 
@@ -162,7 +198,7 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class Summary(NotebookRecord):
     """Aggregated scores: totals divided once, so that long sequences weigh by their tokens."""
 
     total: float
@@ -176,6 +212,18 @@ class Summary:
     low: float | None = None
     """Lower bound of the total, if every score has an interval."""
     high: float | None = None
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """One row of all figures."""
+        return [{**dict(summary_figures(self)), **scalar_fields(self)}]
+
+    def html_body(self) -> Html:
+        """The figures, one below the other."""
+        return summary_html(self)
+
+    def html_notes(self) -> Sequence[str]:
+        """What the kind of score means, and the convention."""
+        return score_notes(self.kind, self.convention)
 
     @property
     def nats_per_token(self) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lmlab.core.figure_style import FigureFileStyle
 from lmlab.core.options import Option
+from lmlab.core.tracking_options import Track
 from lmlab.experiments.executor_options import ExecutorOptions
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class SweepOptions(FigureFileStyle, ExecutorOptions):
     retry_failed: Annotated[bool, Option("Train the failed trials of an earlier call again.")] = (
         False
     )
+    track: Track = ()
     quiet: bool = False
     executor: Executor | None = None
     """Where the trainings run, if not as `jobs` and `on` say."""

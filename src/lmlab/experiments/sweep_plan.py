@@ -59,6 +59,8 @@ class SweepPlan:
     corpus: str
     """The fingerprint of the data."""
     lower_is_better: bool
+    track: tuple[str, ...] = ()
+    """Trackers of every training; no part of the record, since no result depends on them."""
 
     @property
     def sequential(self) -> bool:
@@ -80,6 +82,7 @@ class SweepPlan:
         spec = self.spec
         metric = None if spec.select == LOSS else spec.select
         options = training_options(spec, point) | {"seed": seed}
+        options |= {"track": self.track} if self.track else {}
         return TrainingTask(
             name=name,
             out=str(out),

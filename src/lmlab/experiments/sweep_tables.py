@@ -9,7 +9,7 @@ from lmlab.experiments.search_space import short_value
 from lmlab.experiments.sweep_figures import importance_figure, parallel_coordinates_figure
 from lmlab.experiments.sweep_results import Sweep, Trial
 from lmlab.experiments.validation_metric import LOSS
-from lmlab.plotting.figure import write_figures
+from lmlab.plotting.figure import FigureSpec, write_figures
 from lmlab.training.training_logs import format_exact_duration
 
 MISSING = "–"
@@ -70,14 +70,20 @@ def _importance_notes(sweep: Sweep) -> list[str]:
     return [f"Importance ({method}): {', '.join(shares)}."]
 
 
+def sweep_figures(sweep: Sweep) -> list[FigureSpec]:
+    """The figures of a sweep; none before a trial has finished."""
+    if sweep.best is None:
+        return []
+    importance = [importance_figure(sweep)] if sweep.importances is not None else []
+    return [parallel_coordinates_figure(sweep), *importance]
+
+
 def write_sweep_tables(sweep: Sweep, style: FigureFileStyle = PLAIN_STYLE) -> None:
     """Write the table and figures beside sweep.json."""
     if sweep.best is None:
         return  # nothing has finished yet
     table = sweep_table(sweep)
     texts = {"sweep.md": table.markdown(), "sweep.tex": table.latex(), "sweep.csv": table.csv()}
-    figures = [parallel_coordinates_figure(sweep)]
-    figures += [importance_figure(sweep)] if sweep.importances is not None else []
-    write_figures(sweep.path, figures, style)
+    write_figures(sweep.path, sweep_figures(sweep), style)
     for name, text in texts.items():
         write_text(sweep.path / name, text)

@@ -12,9 +12,11 @@ from typing import Any
 from lmlab import __version__
 from lmlab.core.atomic_files import write_bytes, write_json, write_text
 from lmlab.core.figure_style import PLAIN_STYLE
+from lmlab.core.html import Html, TableCell, html_table, join_html, tag, visible_text
 from lmlab.core.untrusted_input import read_json_object
 from lmlab.plotting.figure import FIGURE_SUFFIXES, FigureSpec, FigureTable, RenderedFigure
-from lmlab.plotting.html import Html, TableCell, html_page, html_table, join_html, tag
+from lmlab.plotting.html import html_page
+from lmlab.plotting.notebook_figures import svg_figure
 from lmlab.training.distributed import lock_output
 
 ENLARGEMENT = 1.42
@@ -59,6 +61,19 @@ def figures_html(figures: Sequence[SavedFigure]) -> Html:
         for text, group in by_text.items()
         for piece in (tag("h3", f"“{text}”") if text else Html(""), *map(figure_html, group))
     )
+
+
+def inspection_body(figures: Sequence[SavedFigure]) -> Html:
+    """The figures for a notebook, each under its title; runs and sentences are named once."""
+    parts, run, text = [], "", ""
+    for figure in sorted(figures, key=lambda figure: (figure.run, bool(figure.text))):
+        if figure.run != run:
+            parts.append(tag("h4", visible_text(figure.run)))
+        if figure.text and (figure.run, figure.text) != (run, text):
+            parts.append(tag("p", visible_text(f"“{figure.text}”")))
+        run, text = figure.run, figure.text
+        parts.append(svg_figure(figure.svg, f"{figure.title}: {figure.caption}"))
+    return join_html(parts)
 
 
 def figure_html(figure: SavedFigure) -> Html:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 from lmlab.core.atomic_files import check_inside, check_writable
 from lmlab.core.errors import UserError
 from lmlab.core.figure_style import PLAIN_STYLE, FigureFileStyle
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord
 from lmlab.inspection.attention_maps import attention_figures
 from lmlab.inspection.capture_collection import collected_capture_figures
 from lmlab.inspection.capture_figures import safe_file_name
@@ -19,6 +21,7 @@ from lmlab.inspection.feed_forward_memories import feed_forward_memory_figures
 from lmlab.inspection.figure_files import (
     PAGE,
     SavedFigure,
+    inspection_body,
     render_inspection_page,
     saved_figure,
     write_figure_files,
@@ -54,7 +57,7 @@ SINGLE_RUN_FIGURES: tuple[Callable[[InspectedModel], list[FigureSpec]], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspection:
+class Inspection(NotebookRecord):
     """Result of an inspection."""
 
     page: Path
@@ -68,6 +71,20 @@ class Inspection:
     def files(self, figure: SavedFigure) -> tuple[Path, ...]:
         """Paths of a figure's files: SVG and PNG, or the formats that were asked for."""
         return tuple(self.page.parent / f"{figure.name}{suffix}" for suffix in self.suffixes)
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each figure."""
+        for figure in self.figures:
+            values = {name: getattr(figure, name) for name in ("run", "name", "title", "text")}
+            yield {**values, "caption": figure.caption, "svg": str(self.files(figure)[0])}
+
+    def html_body(self) -> Html:
+        """The figures, those of a sentence below it."""
+        return inspection_body(self.figures)
+
+    def html_notes(self) -> Sequence[str]:
+        """What could not be shown."""
+        return self.notes
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the page, and each figure with its files and caption."""

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
+from lmlab.core.html import TableCell
 from lmlab.core.protocols import LogProbs
 from lmlab.inspection.inspected_models import InspectedModel, batches_by_length, collate_sentences
 from lmlab.plotting.charts import TextTable, draw_text_table
 from lmlab.plotting.figure import FigureSpec, FigureTable, add_legend, line_style, printable_name
 from lmlab.plotting.figure_styling import TITLE
-from lmlab.plotting.html import TableCell
 
 LATENT_NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 """Latent noise, relative to the latent's norm."""

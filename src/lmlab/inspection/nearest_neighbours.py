@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError, nearest_names
+from lmlab.core.html import TableCell
 from lmlab.inspection.capture_figures import safe_file_name
 from lmlab.inspection.inspected_models import InspectedModel, embedding_name
 from lmlab.layers.input_embedding import scale_to_radius
 from lmlab.plotting.charts import shorten_label
 from lmlab.plotting.figure import COLOURS, FOREGROUND_COLOUR, FigureSpec, FigureTable
 from lmlab.plotting.figure_styling import TITLE
-from lmlab.plotting.html import TableCell
 from lmlab.plotting.label_layout import place_labels
 from lmlab.training.weight_statistics import token_vectors
 

@@ -16,6 +16,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import LogProb
 from lmlab.core.score import ScoreKind
+from lmlab.core.score_descriptions import KIND_DESCRIPTIONS
 from lmlab.core.view import NO_TARGET
 from lmlab.inspection.activations import token_names
 from lmlab.inspection.capture_axes import MAX_POSITIONS
@@ -46,7 +47,6 @@ from lmlab.plotting.figure import (
     printable_name,
 )
 from lmlab.plotting.figure_styling import TITLE
-from lmlab.scoring.formatting import KIND_DESCRIPTIONS
 
 SURPRISAL_CAPTION = (
     "−log p of each token given its context, in nats: 0 is certain, 0.7 one of two, 4.6 one "

@@ -20,6 +20,8 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError, looks_like_path
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.figure_style import PLAIN_STYLE, FigureStyle
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import System
 from lmlab.core.system_files import resolve_system
@@ -49,6 +51,7 @@ from lmlab.plotting.figure import (
     standalone_svg,
     write_figure,
 )
+from lmlab.plotting.notebook_figures import svg_figure
 from lmlab.training.config import apply_settings
 from lmlab.training.external_memory import tiny_external_memory
 from lmlab.training.run_folder import TrainedModel, load_run
@@ -70,7 +73,7 @@ CJK_PATTERN = re.compile(r"([\u3400-\u9fff\uf900-\ufaff\u3000-\u303f\uff00-\uffe
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ObjectiveFigure:
+class ObjectiveFigure(NotebookRecord):
     """One text under an objective, with its figure."""
 
     card: Card
@@ -95,6 +98,10 @@ class ObjectiveFigure:
     @property
     def png(self) -> bytes:
         return self.rendered.png
+
+    def html_body(self) -> Html:
+        """The figure."""
+        return svg_figure(self.rendered.svg, self.spec.caption)
 
     def write(self, path: Path) -> None:
         """Write it as SVG, PNG or PDF, by file extension."""

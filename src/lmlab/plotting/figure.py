@@ -22,6 +22,7 @@ from matplotlib.transforms import Bbox
 from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
 from lmlab.core.errors import UserError
 from lmlab.core.figure_style import DEFAULT_DPI, PLAIN_STYLE, FigureFileStyle, FigureStyle
+from lmlab.core.html import TableCell
 from lmlab.plotting.figure_styling import layout_scale, style_figure
 from lmlab.plotting.fonts import (
     BASE_FONT,
@@ -30,7 +31,6 @@ from lmlab.plotting.fonts import (
     use_installed_fonts,
     warn_missing_glyphs,
 )
-from lmlab.plotting.html import TableCell
 
 COLOURS = ("#4e79d8", "#e07b39", "#3aa36b", "#c4539b", "#8a6fd1", "#b8941f", "#2aa5b8", "#c05a52")
 """Palette of middle tones with contrast to white and to black."""

@@ -17,6 +17,7 @@ from lmlab.core.shared_options import (
     Steps,
     settings_option,
 )
+from lmlab.core.tracking_options import Track
 
 FINETUNE_EPOCHS = 10
 TaskName = Annotated[
@@ -77,5 +78,6 @@ class FinetuneOptions:
     minutes: Minutes = None
     seed: Seed = 0
     resume: Resume = False
+    track: Track = ()
     errors: Errors = "strict"
     quiet: bool = False

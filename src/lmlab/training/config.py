@@ -45,6 +45,7 @@ def recipe_settings(module: ModuleType, name: str | None) -> dict[str, Any]:
 
 OptimizerName = Literal["adamw", "adam", "adafactor", "sgd", "rmsprop"]
 ScheduleName = Literal["constant", "linear", "cosine", "inverse-square-root", "plateau"]
+ClockName = Literal["wall", "cpu"]
 BUDGETS = ("epochs", "steps", "minutes")
 TOKENIZER_SETTINGS = ("min_count", "vocabulary_size", "lowercase", "punctuation")
 """Training settings that only a new tokenizer reads."""
@@ -95,7 +96,10 @@ class TrainingConfig(DistillationConfig, ModuleReplacingConfig):
     steps: int | None = field(default=None, metadata={"at_least": 1})
     """Budget: optimiser steps. Of several budgets the first to run out ends training."""
     minutes: float | None = field(default=None, metadata={"above": 0})
-    """Budget: wall-clock minutes."""
+    """Budget: minutes, by the `clock`."""
+    clock: ClockName = "wall"
+    """Clock of the budget and of all reported seconds and speeds: wall, or cpu (CPU time of the
+    process, which other processes hardly change; not on a GPU)."""
     patience: int = field(default=0, metadata={"at_least": 0})
     """Early stopping: validations without improvement after which training stops; 0 for never."""
     select_by: Literal["loss", "bleu"] = "loss"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -127,7 +126,8 @@ def fit_by_gradient(job: FitJob) -> FitResult:
     if course.ends:  # killed between its last checkpoint and its end
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="pruned")
-    clock, last_loss, saved_at = TrainingClock(progress.seconds), None, progress.seconds
+    clock = TrainingClock(progress.seconds, clock=config.clock)
+    last_loss, saved_at = None, progress.seconds
     start = {"epoch": progress.epoch, "position": progress.position}
     monitor = UpdateMonitor(job.system, log_every=config.log_every)
     if config.compile:
@@ -139,7 +139,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             data.train, size=config.grad_accumulation, **start
         ):
             # The randomness of a step depends on the seed and the step's number alone.
-            started = time.perf_counter()
+            started = clock.seconds()
             generator = seed_step(config.seed, progress.step, accelerator)
             job.optimised.begin_step(progress.step)
 
@@ -175,7 +175,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             monitor.record_before_step(progress.step + 1)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            seconds = time.perf_counter() - started
+            seconds = clock.seconds() - started
             progress.advance(total, count, seconds, len(batches), budget.per_epoch)
 
             # Validate on held-out text; only a validation split may decide anything.

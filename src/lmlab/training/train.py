@@ -17,6 +17,7 @@ from lmlab.core.failure_record import recording_failure
 from lmlab.core.options import takes
 from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.system_files import resolve_system
+from lmlab.core.tracking_options import check_trackers
 from lmlab.data.corpus import Corpus
 from lmlab.data.corpus_encoding import EntityNumbering, corpus_entities
 from lmlab.data.raw_text import raw_text_warning
@@ -30,6 +31,7 @@ from lmlab.training.loop import FitJob, FitResult, ValidationMetric
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.setting_records import DEFAULT_SIZE
 from lmlab.training.system_building import build_system
+from lmlab.training.trackers import Trackers
 from lmlab.training.train_options import TrainOptions
 from lmlab.training.trainees import begin_with_predecessor, make_trainee
 from lmlab.training.training_logs import Reporter
@@ -88,6 +90,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     of a `predecessor` (see `module_replacing`). For a `teacher` see `distillation`.
     """
     retain_freed_memory()
+    track = check_trackers(options.track)
     run, accelerator = RunFolder(Path(options.out)), make_accelerator()
     card = resolve_system(system)
     memory_specs: Mapping[str, str | None]
@@ -174,7 +177,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         plan.training,
         quiet=options.quiet,
         silent=not accelerator.is_main_process,
-        tensorboard=run.path / "tensorboard",
+        trackers=Trackers(track, run.path, _tracked_settings(plan, options)),
         unit=model.loss_unit,
         compares=trainee.loss_is_comparable,
     )
@@ -205,6 +208,12 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     result = _result(outcome, run, job)
     reporter.print_message(final_message(outcome, run, result, reporter.unit))
     return result
+
+
+def _tracked_settings(plan: TrainingPlan, options: TrainOptions) -> dict[str, object]:
+    """What trackers record of a run."""
+    own = {"system": plan.card.name, "size": plan.size, "data": str(options.data)}
+    return {**own, **asdict(plan.system_config), **asdict(plan.training)}
 
 
 def _entity_numbering(

@@ -20,6 +20,7 @@ from lmlab.core.shared_options import (
     TextTokenizer,
     settings_option,
 )
+from lmlab.core.tracking_options import Track
 
 StoppingRule = Callable[[Sequence[float]], bool]
 """Whether a training with these validation losses so far ends; the same losses, the same answer."""
@@ -109,7 +110,8 @@ class TrainOptions:
     knowledge: Annotated[
         str | None,
         Option(
-            "Entities and facts: capitals, wordnet, or a folder.", show_default="the system's own"
+            "Entities and facts: capitals, wordnet, or a folder; several joined by +.",
+            show_default="the system's own",
         ),
     ] = None
     epochs: Annotated[
@@ -128,6 +130,7 @@ class TrainOptions:
         ),
     ] = None
     resume: Resume = False
+    track: Track = ()
     errors: RunErrors = None
     quiet: bool = False
     metric: MetricFactory | None = None

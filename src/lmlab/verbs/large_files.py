@@ -179,6 +179,7 @@ def _job(
         errors=check_errors(options.errors),
         chunk_bytes=options.chunk_bytes,
         threads=options.threads,
+        language=options.language,
         verify=verifies(),
         system_files=[str(s.file) for s in systems if isinstance(s.origin, FileOrigin)],
     )

@@ -88,7 +88,11 @@ def shared_corpus(
 
 
 def load(
-    run: Path | str, *, system: Path | str | ModuleType | None = None, verify: bool = True
+    run: Path | str,
+    *,
+    system: Path | str | ModuleType | None = None,
+    language: str | None = None,
+    verify: bool = True,
 ) -> LanguageModel:
     """Load a trained model from a run's folder, ready to score and generate.
 
@@ -99,6 +103,8 @@ def load(
     The run of a system in a file of your own needs that file or module again, as `system`: a run
     does not contain code, and nothing that it names is executed.
 
+    `language` is that of the texts, for a system with language embeddings (xlm).
+
     A run's files are checked against the hashes in manifest.json, which detects damage, not
     forgery; `verify=False` skips that. Non-finite weights are always rejected.
 
@@ -106,6 +112,7 @@ def load(
     'counting'
     """
     from lmlab.core.manifest import verification
+    from lmlab.core.protocols import Multilingual, require
     from lmlab.core.system_files import register
     from lmlab.interop.load_model import load_model
 
@@ -113,7 +120,10 @@ def load(
     if system is not None:
         register(system)
     with verification(verify):
-        return LanguageModel(load_model(run))
+        model = LanguageModel(load_model(run))
+    if language is not None:
+        require(model.system, Multilingual, "--language").use_language(language)
+    return model
 
 
 def load_answerer(run: Path | str) -> LanguageModel | FinetunedModel:

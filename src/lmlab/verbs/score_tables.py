@@ -106,14 +106,18 @@ def score(
     return ScoreTable(models=tuple(models), texts=tuple(scored))
 
 
-def models_by_name(runs: Sequence[GivenModel]) -> dict[str, LanguageModel]:
-    """Loaded models by the names that tables call them."""
+def models_by_name(
+    runs: Sequence[GivenModel], *, language: str | None = None
+) -> dict[str, LanguageModel]:
+    """Loaded models by the names that tables call them; `language` is that of the texts."""
     from lmlab.scoring.minimal_pairs import unique_model_names
     from lmlab.verbs.language_model import LanguageModel
     from lmlab.verbs.loading import check_list, load
 
     check_list(runs, "score")
-    models = [run if isinstance(run, LanguageModel) else load(run) for run in runs]
+    models = [
+        run if isinstance(run, LanguageModel) else load(run, language=language) for run in runs
+    ]
     if not models:
         raise UserError("no model given; name at least one.")
     return dict(zip(unique_model_names([model.path for model in models]), models, strict=True))

@@ -18,6 +18,7 @@ EVERYWHERE = {
     "json": "in Python a verb returns records",
     "raw": "Python prints nothing",
     "no_verify": "lmlab.load(run, verify=False)",
+    "language": "lmlab.load(run, language=name)",
     "system_file": "lmlab.register(file)",
     "run": "the model whose method it is",
     "arguments": "texts, a list or any iterable",

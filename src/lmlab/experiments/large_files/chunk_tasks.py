@@ -12,6 +12,7 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.core.manifest import verification
+from lmlab.core.protocols import Multilingual, require
 from lmlab.core.score import Convention, Summary
 from lmlab.core.system_files import register
 from lmlab.core.untrusted_input import parse_json
@@ -125,6 +126,9 @@ def _operation(job_json: str) -> Operation:
         register(file)
     with verification(job.verify):
         models = {name: load_model(Path(run)) for name, run in job.runs.items()}
+    if job.language is not None:
+        for model in models.values():
+            require(model.system, Multilingual, "--language").use_language(job.language)
     return OPERATIONS[job.operation](models, job.options)
 
 

@@ -46,6 +46,8 @@ class FileJob:
     errors: Errors
     chunk_bytes: int
     threads: int
+    language: str | None = None
+    """Of the texts, for a system with language embeddings."""
     verify: bool = True
     """Whether models are compared with their manifests when loaded."""
     system_files: Sequence[str] = ()
@@ -88,6 +90,7 @@ class FileJob:
             "errors": self.errors,
             "chunk-bytes": self.chunk_bytes,
             "threads": self.threads,
+            "language": self.language,
         }
 
     def part(self, number: int) -> str:

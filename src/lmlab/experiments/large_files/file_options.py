@@ -40,6 +40,8 @@ class FileOptions(ExecutorOptions):
         int, Option("CPU threads of each process, on which the last digits depend.", panel=PANEL)
     ] = 1
     errors: Errors = "strict"
+    language: str | None = None
+    """Of the texts, for a system with language embeddings (xlm)."""
     executor: Executor | None = None
     """Where the chunks are worked on, if not as `jobs` and `on` say."""
     report: Callable[[str, int, int], None] = no_progress
