@@ -20,7 +20,8 @@ from lmlab.data.lines import ReadingReport, decoded_lines
 from lmlab.data.readers import Example
 from lmlab.experiments.large_files import storage
 from lmlab.experiments.large_files.file_job import FileJob
-from lmlab.experiments.large_files.operations import OPERATIONS, Operation
+from lmlab.experiments.large_files.operation import Operation
+from lmlab.experiments.large_files.operations import OPERATIONS
 from lmlab.experiments.large_files.row_formats import row_format
 from lmlab.experiments.large_files.text_chunks import Chunk, chunk_lines
 from lmlab.experiments.tasks import TaskOutcome
