@@ -34,6 +34,10 @@ from lmlab.verbs.evaluation import compare as compare
 from lmlab.verbs.evaluation import pairs as pairs
 from lmlab.verbs.generation import evaluate as evaluate
 from lmlab.verbs.language_model import LanguageModel as LanguageModel
+from lmlab.verbs.large_files import encode_file as encode_file
+from lmlab.verbs.large_files import fill_file as fill_file
+from lmlab.verbs.large_files import score_file as score_file
+from lmlab.verbs.large_files import translate_file as translate_file
 from lmlab.verbs.loading import load as load
 from lmlab.verbs.loading import wrap as wrap
 from lmlab.verbs.mixing import mix as mix

@@ -1,4 +1,4 @@
-"""`lmlab encode RUN [FILE | - | TEXT...] --out FILE.npz`: vectors of texts and tokens."""
+"""`lmlab encode RUN [FILE | - | TEXT...] --out FILE`: vectors of texts and tokens."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lmlab.cli.large_files import file_of, take_file_options, write_file
 from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RunArgument
 from lmlab.cli.output import print, print_json
 from lmlab.cli.terminal import terminal
@@ -23,20 +24,26 @@ from lmlab.cli.text_inputs import (
 )
 from lmlab.core.errors import UserError
 from lmlab.core.shared_options import Errors
+from lmlab.verbs import large_files
 from lmlab.verbs import scoring as verbs
 
 if TYPE_CHECKING:
     from lmlab.data.readers import Example
 
 
-@terminal(verbs.encode)
+@terminal(verbs.encode, large_files.encode_file)
 def encode(
     run: RunArgument,
     arguments: TextsOrFileArgument = None,
     text: TextOption = None,
     named_file: FileOption = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Output file of the vectors; required.")
+        str | None,
+        typer.Option(
+            metavar="OUT",
+            help="Output file of the vectors: .npz, or of a large FILE .parquet, .npy (shards) or "
+            ".jsonl, a path or URL; required.",
+        ),
     ] = None,
     language: LanguageOption = None,
     as_json: JsonOption = False,
@@ -46,27 +53,36 @@ def encode(
     per_token: bool,
     layer: int | None,
     pooling: str | None,
+    **options: Any,
 ) -> None:
-    """The vectors are written to an .npz file."""
+    """An .npz file is written by one process; other files by --jobs, see docs/large-files.md."""
     from lmlab.interop.vector_files import VectorWriter, check_vector_path
     from lmlab.verbs.loading import load
 
     if out is None:
         raise UserError("--out is missing; give a file for the vectors: --out vectors.npz.")
-    check_vector_path(out)
+    of_encoder: dict[str, Any] = {"per_token": per_token, "layer": layer, "pooling": pooling}
+    in_chunks = out.lower().endswith((".parquet", ".npy", ".jsonl", ".ndjson", ".csv"))
+    of_file = take_file_options(options, out if in_chunks else None, errors)
+    if in_chunks:
+        path = file_of(arguments, text, named_file, {"--per-token": per_token})
+        of_file |= {"language": language, **of_encoder}
+        write_file(large_files.encode_file, run, path, out, as_json=as_json, **of_file)
+        return
+    vector_file = Path(out)
+    check_vector_path(vector_file)
     file, given_texts = file_or_texts(arguments, text, named_file)
     texts = read_texts(file, given_texts, errors, instead="--text")
     model = load(run, language=language)
     about = {"system": model.card.name, "run": str(model.path), "layer": layer, "pooling": pooling}
     texts.count_unknown_words(model.tokenizer)
-    options: dict[str, Any] = {"per_token": per_token, "layer": layer, "pooling": pooling}
     with texts.progress_bar("encoding", unit="tokens", results_follow=True) as progress:
 
         def encoded(examples: Iterator[Example]) -> Iterator[Any]:
             single_texts = (require_single_text(example, texts.name) for example in examples)
-            return model.encode_stream(single_texts, progress=progress, **options)
+            return model.encode_stream(single_texts, progress=progress, **of_encoder)
 
-        with VectorWriter(out, about) as writer:
+        with VectorWriter(vector_file, about) as writer:
             for line, embedding in process_lines(texts.examples, encoded):
                 assert embedding is not None, "examples have text"
                 writer.add(embedding, line.line or 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lmlab.cli.large_files import OutOption, file_of, take_file_options, write_file
 from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_table
 from lmlab.cli.terminal import terminal
@@ -21,6 +22,7 @@ from lmlab.cli.text_inputs import (
 from lmlab.core.errors import UserError
 from lmlab.core.shared_options import Errors
 from lmlab.verbs import generation as verbs
+from lmlab.verbs import large_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from lmlab.sampling.filled_text import FilledText
 
 
-@terminal(verbs.fill)
+@terminal(verbs.fill, large_files.fill_file)
 def fill(
     run: RunArgument,
     texts: Annotated[
@@ -41,6 +43,7 @@ def fill(
     ] = None,
     text: TextOption = None,
     file: FileOption = None,
+    out: OutOption = None,
     language: LanguageOption = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
@@ -53,6 +56,12 @@ def fill(
 ) -> None:
     if joint and blanks:
         raise UserError("blanks are always filled jointly; leave out --joint.")
+    of_file = take_file_options(options, out, errors)
+    if out is not None:
+        path = file_of(texts, text, file, {})
+        of_file |= {"joint": joint, "blanks": blanks, "language": language, **options}
+        write_file(large_files.fill_file, run, path, out, as_json=as_json, **of_file)
+        return
 
     from lmlab.sampling.filled_text import FilledText
     from lmlab.verbs.loading import load

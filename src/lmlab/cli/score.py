@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmlab.cli.arguments import split_leading_models
+from lmlab.cli.large_files import OutOption, file_of, take_file_options, write_file
 from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RawOption
 from lmlab.cli.output import one_line, print, print_json_list, warn
 from lmlab.cli.score_continuations import (
@@ -33,8 +34,8 @@ from lmlab.cli.text_inputs import (
 from lmlab.core.errors import UserError
 from lmlab.core.shared_options import Errors
 from lmlab.data.readers import Example
+from lmlab.verbs import large_files, scoring
 from lmlab.verbs import score_tables as verbs
-from lmlab.verbs import scoring
 
 if TYPE_CHECKING:
     from lmlab.core.score import Score
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from lmlab.verbs.language_model import LanguageModel
 
 
-@terminal(verbs.score, scoring.score_given)
+@terminal(verbs.score, scoring.score_given, large_files.score_file)
 def score(
     run: Annotated[
         str, typer.Argument(metavar="RUN...", help="Folders of trained runs, before the texts.")
@@ -85,6 +86,7 @@ def score(
             "--conditional", help="Score continuations: FILE has a prefix and one on each line."
         ),
     ] = False,
+    out: OutOption = None,
     language: LanguageOption = None,
     raw: RawOption = False,
     errors: Errors = "strict",
@@ -108,6 +110,14 @@ def score(
     continuing = given is not None or conditional
     check_form(form, continuing=continuing, end=end, separator=separator, sources=sources)
     more_runs, others = split_leading_models(arguments or ())
+    of_file = take_file_options(options, out, errors)
+    if out is not None:
+        refused = {"--source": sources, "--per-token": per_token, "--csv": form.csv}
+        refused |= {"--given and --conditional": continuing}
+        path = file_of(others, text, named_file, refused)
+        of_file |= {"per_word": per_word, "mean": mean, "language": language, **options}
+        write_file(large_files.score_file, [run, *more_runs], path, out, as_json=as_json, **of_file)
+        return
     file, given_texts = file_or_texts(others, text, named_file)
     if continuing:
         if more_runs:

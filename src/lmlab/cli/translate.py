@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lmlab.cli.large_files import OutOption, file_of, take_file_options, write_file
 from lmlab.cli.options import JsonLinesOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_json_lines, warn
 from lmlab.cli.terminal import terminal
@@ -17,13 +18,14 @@ from lmlab.cli.text_inputs import FileOption, TextInput, TextOption, file_or_tex
 from lmlab.core.errors import UserError
 from lmlab.core.shared_options import Errors
 from lmlab.verbs import generation as verbs
+from lmlab.verbs import large_files
 
 if TYPE_CHECKING:
     from lmlab.data.readers import Example
     from lmlab.sampling.translation import Translation
 
 
-@terminal(verbs.translate)
+@terminal(verbs.translate, large_files.translate_file)
 def translate(
     run: RunArgument,
     arguments: Annotated[
@@ -42,6 +44,7 @@ def translate(
             metavar="DIR", help="Write the attention over each source as SVG to this folder."
         ),
     ] = None,
+    out: OutOption = None,
     as_json: JsonLinesOption = False,
     raw: RawOption = False,
     errors: Errors = "strict",
@@ -57,6 +60,12 @@ def translate(
     if draw is not None and draw.exists() and not draw.is_dir():
         raise UserError(f"{draw} is not a folder; give a folder to write figures to.")
 
+    of_file = take_file_options(options, out, errors)
+    if out is not None:
+        path = file_of(arguments, text, named_file, {"--draw": draw})
+        of_file |= {"best": best, **options}
+        write_file(large_files.translate_file, run, path, out, as_json=as_json, **of_file)
+        return
     file, given = file_or_texts(arguments, text, named_file)
     file = "-" if file is None and not given else file
     texts = read_texts(file, given, errors, instead="--text", sources=True)

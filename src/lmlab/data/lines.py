@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO, BinaryIO, Literal, cast
@@ -106,14 +106,26 @@ def numbered_lines(
     both ends; all white space by default.
     """
     report.files += 1
-    for number, raw in _raw_lines(path):
+    yield from decoded_lines(_raw_lines(path), path, report, errors, strip=strip)
+
+
+def decoded_lines(
+    lines: Iterable[tuple[int, bytes]],
+    name: Path | str,
+    report: ReadingReport,
+    errors: Errors = "strict",
+    *,
+    strip: str | None = None,
+) -> Iterator[tuple[int, str]]:
+    """The same of numbered lines of bytes, of a file of that `name`."""
+    for number, raw in lines:
         report.lines += 1
         report.bytes_read += len(raw)
         report.crlf_lines += raw.endswith(b"\r\n")
         if number == 1 and raw.startswith(BYTE_ORDER_MARK):
             report.bom_files += 1
             raw = raw[len(BYTE_ORDER_MARK) :]
-        text = _decode(raw, path, number, report, errors).strip(strip)
+        text = _decode(raw, name, number, report, errors).strip(strip)
         report.empty_lines += not text.strip()
         report.long_lines += len(text) > LONG_LINE
         yield number, text
@@ -170,13 +182,15 @@ def _open_bytes(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb")) if is_gzip(path) else path.open("rb")
 
 
-def _decode(raw: bytes, path: Path, number: int, report: ReadingReport, errors: Errors) -> str:
+def _decode(
+    raw: bytes, name: Path | str, number: int, report: ReadingReport, errors: Errors
+) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         if errors == "strict":
             raise UserError(
-                f"{path}, line {number}: byte 0x{raw[error.start]:02x} at position "
+                f"{name}, line {number}: byte 0x{raw[error.start]:02x} at position "
                 f"{error.start + 1} is not UTF-8{_hint(raw)}; convert the file to UTF-8, or "
                 "replace bad bytes with --errors replace."
             ) from None

@@ -79,18 +79,38 @@ class FileReader:
         return (self.path,)
 
 
-class PlainText(FileReader):
+class LineReader(FileReader):
+    """Base class of the readers whose examples are single lines, so that a file can be divided."""
+
+    strip: ClassVar[str | None] = None
+    """The characters stripped at both ends of a line; all white space by default."""
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        return self.read_lines(
+            numbered_lines(self.path, report, self.errors, strip=self.strip), report
+        )
+
+    def read_lines(
+        self, lines: Iterable[tuple[int, str]], report: ReadingReport
+    ) -> Iterator[Example]:
+        """The examples of some numbered lines of the file."""
+        raise NotImplementedError
+
+
+class PlainText(LineReader):
     """One sentence per line; for contiguous text the `Layout` joins the lines again."""
 
     format = "text"
 
-    def read(self, report: ReadingReport) -> Iterator[Example]:
-        for number, text in numbered_lines(self.path, report, self.errors):
+    def read_lines(
+        self, lines: Iterable[tuple[int, str]], report: ReadingReport
+    ) -> Iterator[Example]:
+        for number, text in lines:
             if text:
                 yield Example(text, line=number)
 
 
-class JsonLines(FileReader):
+class JsonLines(LineReader):
     """One JSON object per line: `text` or `sentence`, or the two sides of a pair.
 
     The sides are `source` and `target`; an object with both is read as a pair, whatever else it
@@ -99,8 +119,10 @@ class JsonLines(FileReader):
 
     format = "jsonl"
 
-    def read(self, report: ReadingReport) -> Iterator[Example]:
-        for number, line in numbered_lines(self.path, report, self.errors):
+    def read_lines(
+        self, lines: Iterable[tuple[int, str]], report: ReadingReport
+    ) -> Iterator[Example]:
+        for number, line in lines:
             if not line:
                 continue
             example = self._example(line, number, report)
@@ -265,14 +287,17 @@ class ParallelFiles:
         return (self.source, self.target)
 
 
-class TabSeparated(FileReader):
+class TabSeparated(LineReader):
     """Parallel corpus in two columns: source, tab, target."""
 
     format = "tsv"
+    strip = " \r\n"
+    """Leading and trailing tabs are kept: they mark an empty side."""
 
-    def read(self, report: ReadingReport) -> Iterator[Example]:
-        # Leading and trailing tabs are kept: they mark an empty side.
-        for number, line in numbered_lines(self.path, report, self.errors, strip=" \r\n"):
+    def read_lines(
+        self, lines: Iterable[tuple[int, str]], report: ReadingReport
+    ) -> Iterator[Example]:
+        for number, line in lines:
             columns = [column.strip() for column in line.strip().split("\t")]
             if not any(columns):
                 continue

@@ -20,7 +20,10 @@ from lmlab.core.atomic_files import no_follow, telling_disk_errors
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.untrusted_input import parse_dataclass, parse_json
 
-TASK_FUNCTIONS = {"training": "lmlab.experiments.training_tasks:run_training_task"}
+TASK_FUNCTIONS = {
+    "training": "lmlab.experiments.training_tasks:run_training_task",
+    "chunk": "lmlab.experiments.large_files.chunk_tasks:run_chunk",
+}
 """What can be run, by its name: a `TaskFunction`, imported when the first task names it."""
 
 

@@ -178,7 +178,7 @@ def write_word_csv(
     for columns, row in _cells(texts, wide=wide):
         if count == 0:  # not before the first text is scored, which may fail
             writer.writerow([name if raw else escape_csv_cell(name) for name in columns])
-        writer.writerow([_cell(value, raw=raw) for value in row])
+        writer.writerow([csv_cell(value, raw=raw) for value in row])
         count += 1
     return count
 
@@ -194,7 +194,8 @@ def _cells(
             yield from ((ROW_COLUMNS, astuple(row)) for row in text.rows())
 
 
-def _cell(value: object, *, raw: bool) -> object:
+def csv_cell(value: object, *, raw: bool) -> object:
+    """A value as a cell: six decimals, booleans as 0 and 1, texts without formulas unless `raw`."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, float):

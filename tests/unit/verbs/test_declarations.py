@@ -37,23 +37,25 @@ TERMINAL_ONLY = {
     "runs rm": {"yes": "Python does not ask"},
     "score": {
         "per_token": "prints what every record has",
-        "per_word": "Score.words()",
         "csv": "ScoreTable.write_csv",
         "wide": "ScoreTable.write_csv(wide=True)",
         "given": "score_given(pairs)",
         "conditional": "score_given(pairs)",
-        "errors": "how FILE is decoded",
+        "out": "score_file(runs, file, out)",
     },
     "sample": {"draw": "lmlab.inspection.mcmc_traces.write_mcmc_traces"},
-    "fill": {"errors": "how FILE is decoded"},
-    "translate": {"draw": "lmlab.inspection.source_attention", "errors": "how FILE is decoded"},
+    "fill": {"out": "fill_file(run, file, out)"},
+    "translate": {
+        "draw": "lmlab.inspection.source_attention",
+        "out": "translate_file(run, file, out)",
+    },
     "ask": {
         "index": "documents=lmlab.open_index(…)",
         "show_evidence": "prints what every answer has",
         "errors": "how FILE is decoded",
     },
     "link": {"draw": "lmlab.inspection.entity_links", "errors": "how FILE is decoded"},
-    "encode": {"out": "lmlab.interop.vector_files.VectorWriter", "errors": "how FILE is decoded"},
+    "encode": {"out": "encode_file(run, file, out), lmlab.interop.vector_files.VectorWriter"},
     "detect": {"threshold": "DetectedText.replaced(threshold)", "errors": "how FILE is decoded"},
     "evaluate": {"out": "TranslationEvaluation.translations"},
     "pairs": {"csv": "MinimalPairsComparison.write_csv"},
@@ -113,7 +115,13 @@ def python_verbs(command: str) -> list[Any]:
     """The function of `lmlab`, or the method of LanguageModel, of a command's name."""
     name = DEFAULT_COMMANDS.get(command, command).replace("-", "_").replace(" ", "_")
     found = getattr(lmlab, name, None) or getattr(lmlab.LanguageModel, name)
-    extra = {"score": [lmlab.LanguageModel.score_given], "sample": [lmlab.LanguageModel.chains]}
+    extra = {
+        "score": [lmlab.LanguageModel.score_given, lmlab.score_file],
+        "sample": [lmlab.LanguageModel.chains],
+        "encode": [lmlab.encode_file],
+        "translate": [lmlab.translate_file],
+        "fill": [lmlab.fill_file],
+    }
     return [found, *extra.get(command, [])]
 
 
