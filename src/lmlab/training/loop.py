@@ -99,19 +99,29 @@ class FitResult:
             )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Updates:
+    """What updates the weights, with a state of its own."""
+
+    optimizer: torch.optim.Optimizer
+    schedule: LearningRateSchedule
+    scaler: torch.amp.GradScaler
+
+
 def fit_by_gradient(job: FitJob) -> FitResult:
     """Minimise the system's loss by gradient descent, from the last checkpoint if there is one."""
     config, data, accelerator, reporter = job.config, job.data, job.accelerator, job.reporter
-    optimizer = build_optimizer(job.system, config)
-    model = accelerator.prepare_model(job.system, evaluation_mode=True)
-    optimizer = accelerator.prepare_optimizer(optimizer)
+    model, optimizer = job.system.to(accelerator.device), build_optimizer(job.system, config)
+    # Scales the loss of float16, whose small gradients would become zero; nothing otherwise.
+    scaler = torch.amp.GradScaler(accelerator.device.type, enabled=config.precision == "float16")
     parameters = [p for p in job.system.parameters() if p.requires_grad]
     schedule, budget = LearningRateSchedule(config), Budget(config, data.train.batches_per_epoch())
-    progress, carried_state = restore_fit_checkpoint(job, optimizer, schedule)
+    updates = Updates(optimizer=optimizer, schedule=schedule, scaler=scaler)
+    progress, carried_state = restore_fit_checkpoint(job, updates)
     if budget.is_over(progress):
         if job.config.average and progress.averaged_at_step != progress.step:
             with reporter:  # the budget has become smaller than what was trained
-                finish_fit(job, progress, optimizer, schedule, carried_state)
+                finish_fit(job, progress, updates, carried_state)
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="nothing")
     course = ValidationCourse.of_run(
@@ -144,10 +154,10 @@ def fit_by_gradient(job: FitJob) -> FitResult:
                     continue
                 state = carried_state if batch.continues_previous else None
                 loss, state = model(batch, state=state, generator=generator)
-                accelerator.backward(loss.total)
+                scaler.scale(loss.total).backward()
                 # Truncated BPTT: the state is carried to the next batch, its gradient is not.
                 carried_state = state.detach() if data.carries_state and state is not None else None
-                sums[:2] += torch.stack([loss.total.detach(), loss.count]).double().cpu()
+                sums[:2] += torch.stack([loss.total.detach(), loss.count]).cpu().double()
 
             # … and over processes; the main process's clock and stop requests are reduced along.
             sums[2:] = torch.tensor(
@@ -155,18 +165,21 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             )
             total, count, stop, progress.seconds = all_reduce_sum(sums, accelerator)
             all_reduce_gradients(parameters, accelerator)
+            scaler.unscale_(optimizer)
 
             # One division by the total count: never a mean of means.
             norm = clip_gradients(parameters, 1 / max(count, 1), config.grad_clip)
-            if not math.isfinite(total) or not math.isfinite(norm):
+            overflow = scaler.is_enabled() and not math.isfinite(norm)
+            if not math.isfinite(total) or not (math.isfinite(norm) or overflow):
                 reporter.write(NOT_FINITE, progress)
                 raise non_finite_error(progress, total, norm, config)
 
-            # Only a finite gradient updates the weights.
+            # Only a finite gradient updates the weights; an overflow of float16 halves its scale.
             rate = schedule.learning_rate_at(progress.step, budget.fraction_spent(progress))
             set_learning_rate(optimizer, rate)
             monitor.record_before_step(progress.step + 1)
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad(set_to_none=True)
             seconds = time.perf_counter() - started
             progress.advance(total, count, seconds, len(batches), budget.per_epoch)
@@ -185,10 +198,10 @@ def fit_by_gradient(job: FitJob) -> FitResult:
 
             # A checkpoint holds all that the next step depends on.
             if budget.is_over(progress):
-                finish_fit(job, progress, optimizer, schedule, carried_state)
+                finish_fit(job, progress, updates, carried_state)
                 break
             if stop > 0 or course.ends or budget.checkpoint_due(progress, saved_at):
-                save_fit_checkpoint(job, progress, optimizer, schedule, carried_state)
+                save_fit_checkpoint(job, progress, updates, carried_state)
                 saved_at = progress.seconds
             if stop > 0 or course.ends:
                 break
@@ -267,11 +280,7 @@ def selection_score(metrics: dict[str, float]) -> float | None:
 
 
 def finish_fit(
-    job: FitJob,
-    progress: Progress,
-    optimizer: torch.optim.Optimizer,
-    schedule: LearningRateSchedule,
-    carried_state: State | None,
+    job: FitJob, progress: Progress, updates: Updates, carried_state: State | None
 ) -> None:
     """End of training: average weights, write the last checkpoint, remove the averaged files.
 
@@ -280,7 +289,7 @@ def finish_fit(
     """
     if job.config.average:
         select_averaged_weights(job, progress)
-    save_fit_checkpoint(job, progress, optimizer, schedule, carried_state)
+    save_fit_checkpoint(job, progress, updates, carried_state)
     _discard_averaging_weights(job, after=0)
 
 
@@ -321,11 +330,7 @@ def save_weights(job: FitJob, *, replace: bool = True) -> None:
 
 
 def save_fit_checkpoint(
-    job: FitJob,
-    progress: Progress,
-    optimizer: torch.optim.Optimizer,
-    schedule: LearningRateSchedule,
-    carried_state: State | None,
+    job: FitJob, progress: Progress, updates: Updates, carried_state: State | None
 ) -> None:
     """Write a checkpoint; the main process writes for all."""
     rows = gather_rows(state_to_tensors(carried_state), job.accelerator)
@@ -334,18 +339,20 @@ def save_fit_checkpoint(
         job.run.save_checkpoint(
             Checkpoint(
                 step=progress.step,
-                state={"progress": progress.state(), "schedule": schedule.state()},
+                state={
+                    "progress": progress.state(),
+                    "schedule": updates.schedule.state(),
+                    "scaler": updates.scaler.state_dict(),
+                },
                 model=job.system.state_dict(),
-                optimizer=optimizer_tensors(optimizer),
+                optimizer=optimizer_tensors(updates.optimizer),
                 recurrent_state=rows,
             )
         )
     job.accelerator.wait_for_everyone()
 
 
-def restore_fit_checkpoint(
-    job: FitJob, optimizer: torch.optim.Optimizer, schedule: LearningRateSchedule
-) -> tuple[Progress, State | None]:
+def restore_fit_checkpoint(job: FitJob, updates: Updates) -> tuple[Progress, State | None]:
     """Restore the last checkpoint, if there is one, and drop later metrics."""
     checkpoint = job.run.load_checkpoint(job.reporter.print_message)
     if checkpoint is None:
@@ -354,8 +361,9 @@ def restore_fit_checkpoint(
         return Progress(), None
     with restoring(job.run.checkpoints_folder):
         job.system.load_state_dict(checkpoint.model)
-        restore_optimizer(optimizer, checkpoint.optimizer)
-        schedule.restore(checkpoint.state["schedule"])
+        restore_optimizer(updates.optimizer, checkpoint.optimizer)
+        updates.schedule.restore(checkpoint.state["schedule"])
+        updates.scaler.load_state_dict(checkpoint.state.get("scaler", {}))
         progress = Progress.restored(checkpoint.state["progress"])
     job.reporter.begin(after=checkpoint.step)
     recurrent_state: dict[str, Tensor] = local_rows(checkpoint.recurrent_state, job.accelerator)

@@ -12,6 +12,7 @@ from accelerate import Accelerator
 
 from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.card import Card
+from lmlab.core.devices import find_precision
 from lmlab.core.errors import UserError
 from lmlab.core.failure_record import recording_failure
 from lmlab.core.options import takes
@@ -23,7 +24,13 @@ from lmlab.training.config import TrainingConfig
 from lmlab.training.corpus_setup import RunTokenizers, open_training_corpus, prepare_tokenizers
 from lmlab.training.cost_estimate import estimate_cost
 from lmlab.training.data_loaders import TrainingData, training_data
-from lmlab.training.distributed import exclusive_output, main_process_first, make_accelerator
+from lmlab.training.distributed import (
+    exclusive_output,
+    main_process_first,
+    make_accelerator,
+    on_chosen_device,
+    place_training,
+)
 from lmlab.training.external_memory import ExternalMemory, resolve_external_memory
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import FitJob, FitResult, ValidationMetric
@@ -71,6 +78,7 @@ class TrainingResult:
     """Whether training losses compare with held-out ones; else they are sampled losses."""
 
 
+@on_chosen_device
 @exclusive_output
 @takes(TrainOptions)
 def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingResult:
@@ -91,6 +99,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     memory_specs = {"documents": options.documents, "knowledge": options.knowledge}
     check_required_inputs(card, base=options.base, encoder=options.encoder, **memory_specs)
     overrides = dict(options.settings or {}) | objective_setting(card, options.objective)
+    overrides |= options.training_settings()
     budget = {"epochs": options.epochs, "steps": options.steps, "minutes": options.minutes}
     resumed = run.resumed_config() if resumes(run, options.resume) else None
     accelerator.wait_for_everyone()  # all have checked before the first one writes
@@ -115,6 +124,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         memories = resolve_external_memory(card, memory_specs, recorded, run.memory)
     else:
         memories, memory_specs = origins.continued.memories, origins.continued.memory_specs
+    find_precision(plan.training.precision, accelerator.device)  # before anything takes time
     opened = open_training_corpus(
         options.data, resumed, plan.training, seed=options.data_seed, errors=options.errors
     )
@@ -153,7 +163,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         )
     _check_data(prepared, plan, accelerator)
     model = _build_model(plan, opened.corpus, tokenizers, prepared, origins, memories)
-    model.to(accelerator.device)
+    place_training(model, plan.training, accelerator)
     if model.needs_mixed_lengths:
         prepared = prepared.with_mixed_lengths()
     if prepared.carries_state:
@@ -167,6 +177,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             source_tokenizer=tokenizers.sources,
             memories=memories,
             new_run=resumed is None,
+            device=accelerator.device,
         )
     reporter = Reporter(
         run.metrics,

@@ -33,7 +33,15 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 CHANGEABLE_ON_RESUME = frozenset(
-    {*BUDGETS, "patience", "log_every", "checkpoint_minutes", "checkpoint_steps", "evaluate_every"}
+    {
+        *BUDGETS,
+        "patience",
+        "log_every",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "evaluate_every",
+        "gradient_checkpointing",
+    }
 )
 """Training settings that may differ on resuming."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from lmlab.core.compute_options import PrecisionName, computing_with, current_compute
 from lmlab.core.errors import UserError
 from lmlab.core.untrusted_input import check_path
 from lmlab.verbs.language_model import LanguageModel
@@ -88,7 +90,13 @@ def shared_corpus(
 
 
 def load(
-    run: Path | str, *, system: Path | str | ModuleType | None = None, verify: bool = True
+    run: Path | str,
+    *,
+    system: Path | str | ModuleType | None = None,
+    verify: bool = True,
+    device: str | None = None,
+    precision: PrecisionName | None = None,
+    threads: int | None = None,
 ) -> LanguageModel:
     """Load a trained model from a run's folder, ready to score and generate.
 
@@ -102,6 +110,10 @@ def load(
     A run's files are checked against the hashes in manifest.json, which detects damage, not
     forgery; `verify=False` skips that. Non-finite weights are always rejected.
 
+    `device` is auto (a CUDA GPU if there is one, else the CPU), cpu, cuda, cuda:1 or mps; where the
+    run was trained does not matter. `precision` is that of Transformer and recurrent layers, and
+    every score's convention says it. `threads` is the CPU's number of threads in this process.
+
     >>> lmlab.load("runs/ngram").card.family
     'counting'
     """
@@ -112,7 +124,9 @@ def load(
     check_path(run, "a run")
     if system is not None:
         register(system)
-    with verification(verify):
+    given = {"device": device, "precision": precision, "threads": threads}
+    options = replace(current_compute(), **{k: v for k, v in given.items() if v is not None})
+    with verification(verify), computing_with(options):
         return LanguageModel(load_model(run))
 
 
