@@ -20,7 +20,7 @@ def find_device(name: str | None) -> torch.device:
     `auto` (and None) is a CUDA GPU if there is one, else the CPU: not MPS, which has no float64,
     which some systems sum in.
     """
-    kind, _, number = (name or "auto").partition(":")
+    kind, _, number = ("auto" if name is None else name).partition(":")
     if kind not in DEVICE_KINDS:
         raise unknown_name("device", name or "", DEVICE_KINDS)
     if number and (kind != "cuda" or not number.isdecimal()):
