@@ -28,7 +28,7 @@ def set_block_execution(module: nn.Module, execution: BlockExecution) -> None:
             "have; remove it."
         )
     for stack in stacks:
-        stack.execution = execution
+        stack.compute_by(execution)
 
 
 def precision_of(module: object) -> str:

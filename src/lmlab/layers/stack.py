@@ -49,7 +49,7 @@ class Stack(nn.Module):
         self.disabled_heads = frozenset(disabled_heads)
         self._recordings: list[list[LayerPass]] = []
         self.execution = BlockExecution()
-        """The precision of the blocks and gradient checkpointing; see `set_block_execution`."""
+        """How the blocks are computed; see `compute_by`."""
 
     @property
     def depth(self) -> int:
@@ -196,6 +196,10 @@ class Stack(nn.Module):
             return context
         disabled = {head - 1 for number, head in self.disabled_heads if number == layer}
         return context.for_layer(f"layer {layer}", frozenset(disabled))
+
+    def compute_by(self, execution: BlockExecution) -> None:
+        """Choose the precision of the blocks, and gradient checkpointing."""
+        self.execution = execution
 
     def finish(self, values: Tensor) -> Tensor:
         """The output of the stack: in float32, whatever the precision of the blocks."""

@@ -51,7 +51,7 @@ def test_mps_is_found_but_not_automatic():
 
 @pytest.mark.parametrize("name", ["gpu", "", "xpu:1", "cuda:x", "cuda:-1", "cpu:0", "CPU"])
 def test_wrong_names_are_refused(name):
-    with pytest.raises(UserError, match="there is no device called|a device must be auto, cpu"):
+    with pytest.raises(UserError, match=r"there is no device called|a device must be auto, cpu"):
         find_device(name)
 
 
