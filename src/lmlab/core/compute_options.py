@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from lmlab.core.options import Option
 
+DistributedName = Literal["ddp", "fsdp"]
 PrecisionName = Literal["float32", "bfloat16", "float16"]
 
 
@@ -50,11 +51,21 @@ class TrainingComputeOptions(ComputeOptions):
         Option("Compute activations again in the backward pass: less memory, about 1/3 more time."),
     ] = False
 
+    distributed: Annotated[
+        DistributedName | None,
+        Option(
+            "Several processes (torchrun): ddp has all weights in each, fsdp a part of them.",
+            show_default="ddp",
+        ),
+    ] = None
+
     def training_settings(self) -> dict[str, Any]:
         """Those among them that are settings of the training, where they are given."""
         given: dict[str, Any] = {}
         if self.precision is not None:
             given["precision"] = self.precision
+        if self.distributed is not None:
+            given["distributed"] = self.distributed
         if self.gradient_checkpointing:
             given["gradient_checkpointing"] = True
         return given

@@ -121,6 +121,8 @@ def finetune(run: Path | str, options: FinetuneOptions) -> FinetuneResult:
     config = apply_settings(FINETUNE_DEFAULTS, replace_budgets(of_training), see)
     config = replace(config, seed=options.seed)
     check_settings_apply(config, task_type)
+    if config.distributed == "fsdp":
+        raise UserError("--distributed fsdp applies to lmlab train; remove it.")
     config = with_budget(
         config,
         keep=of_training,

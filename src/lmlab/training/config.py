@@ -10,7 +10,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from lmlab.core.compute_options import PrecisionName
+from lmlab.core.compute_options import DistributedName, PrecisionName
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.switches import parse_switches
 from lmlab.core.untrusted_input import check_type
@@ -89,6 +89,9 @@ class TrainingConfig:
     gradient_checkpointing: bool = False
     """Gradient checkpointing: compute the activations of a layer again in the backward pass instead
     of keeping them; less memory, about a third more time, the same gradients."""
+    distributed: DistributedName = "ddp"
+    """How several processes train one model: ddp (each has all weights; gradients are summed) or
+    fsdp (each has a part of the weights; see docs/devices.md)."""
     compile: bool = False
     """Whether to use torch.compile: a minute or more at first, then faster steps on some machines;
     needs a C++ compiler."""

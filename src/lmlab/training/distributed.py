@@ -59,6 +59,20 @@ def on_chosen_device(function: Callable[Arguments, Result]) -> Callable[Argument
     return placed
 
 
+def check_distribution(fitting: str, config: TrainingConfig) -> None:
+    """A UserError where weights can't be sharded in this training."""
+    if config.distributed != "fsdp":
+        return
+    if fitting != "gradient":
+        raise UserError(
+            "--distributed fsdp applies to systems that are trained by gradients, and this one is "
+            "not; remove it."
+        )
+    for name in ("average", "snapshot_epochs", "compile"):
+        if getattr(config, name):
+            raise UserError(f"{name} does not apply to --distributed fsdp; remove one of them.")
+
+
 def place_training(system: nn.Module, config: TrainingConfig, accelerator: Accelerator) -> None:
     """Move a system to the training device, with the precision of its blocks and checkpointing."""
     execution = BlockExecution(

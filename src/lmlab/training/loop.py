@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmlab.core.errors import UserError
 from lmlab.core.state import State
@@ -36,6 +36,15 @@ from lmlab.training.distributed import (
 from lmlab.training.optimizers import LearningRateSchedule, build_optimizer
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.run_folder import RunFolder
+from lmlab.training.sharding import (
+    ShardedLoss,
+    full_tensors,
+    is_sharded,
+    load_whole_state,
+    norm_of,
+    shard_system,
+    whole_weights,
+)
 from lmlab.training.snapshots import save_snapshot
 from lmlab.training.stopping import ValidationCourse, non_finite_error
 from lmlab.training.train_options import StoppingRule
@@ -103,6 +112,8 @@ class FitResult:
 class Updates:
     """What updates the weights, with a state of its own."""
 
+    model: nn.Module
+    """The system, or what shards it."""
     optimizer: torch.optim.Optimizer
     schedule: LearningRateSchedule
     scaler: torch.amp.GradScaler
@@ -111,12 +122,16 @@ class Updates:
 def fit_by_gradient(job: FitJob) -> FitResult:
     """Minimise the system's loss by gradient descent, from the last checkpoint if there is one."""
     config, data, accelerator, reporter = job.config, job.data, job.accelerator, job.reporter
-    model, optimizer = job.system.to(accelerator.device), build_optimizer(job.system, config)
+    system = job.system.to(accelerator.device)
+    sharded = config.distributed == "fsdp" and accelerator.num_processes > 1
+    model = shard_system(system, accelerator) if sharded else system
+    compute_loss = model.loss if isinstance(model, ShardedLoss) else model
+    optimizer = build_optimizer(system, config)
     # Scales the loss of float16, whose small gradients would become zero; nothing otherwise.
     scaler = torch.amp.GradScaler(accelerator.device.type, enabled=config.precision == "float16")
     parameters = [p for p in job.system.parameters() if p.requires_grad]
     schedule, budget = LearningRateSchedule(config), Budget(config, data.train.batches_per_epoch())
-    updates = Updates(optimizer=optimizer, schedule=schedule, scaler=scaler)
+    updates = Updates(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
     progress, carried_state = restore_fit_checkpoint(job, updates)
     if budget.is_over(progress):
         if job.config.average and progress.averaged_at_step != progress.step:
@@ -132,7 +147,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
         return FitResult(progress=progress, reason="pruned")
     clock, last_loss, saved_at = TrainingClock(progress.seconds), None, progress.seconds
     start = {"epoch": progress.epoch, "position": progress.position}
-    monitor = UpdateMonitor(job.system, log_every=config.log_every)
+    monitor = None if sharded else UpdateMonitor(job.system, log_every=config.log_every)
     if config.compile:
         compile_loss(job.system)
     model.train()
@@ -151,9 +166,11 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             for full_batch in batches:
                 batch = shard_batch(full_batch, accelerator)
                 if batch is None:
+                    if isinstance(model, ShardedLoss):
+                        model.take_part(full_batch, generator)
                     continue
                 state = carried_state if batch.continues_previous else None
-                loss, state = model(batch, state=state, generator=generator)
+                loss, state = compute_loss(batch, state=state, generator=generator)
                 scaler.scale(loss.total).backward()
                 # Truncated BPTT: the state is carried to the next batch, its gradient is not.
                 carried_state = state.detach() if data.carries_state and state is not None else None
@@ -164,7 +181,8 @@ def fit_by_gradient(job: FitJob) -> FitResult:
                 [signals.stop_requested, accelerator.is_main_process * clock.seconds()]
             )
             total, count, stop, progress.seconds = all_reduce_sum(sums, accelerator)
-            all_reduce_gradients(parameters, accelerator)
+            if not sharded:  # FSDP has summed them in the backward pass
+                all_reduce_gradients(parameters, accelerator)
             scaler.unscale_(optimizer)
 
             # One division by the total count: never a mean of means.
@@ -177,7 +195,8 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             # Only a finite gradient updates the weights; an overflow of float16 halves its scale.
             rate = schedule.learning_rate_at(progress.step, budget.fraction_spent(progress))
             set_learning_rate(optimizer, rate)
-            monitor.record_before_step(progress.step + 1)
+            if monitor is not None:
+                monitor.record_before_step(progress.step + 1)
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
@@ -190,7 +209,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
                 progress, budget, learning_rate=rate, norm=norm, flush=evaluating, monitor=monitor
             )
             if evaluating and data.held_out is not None:
-                last_loss = validate(job, data.held_out, progress, schedule)
+                last_loss = validate(job, data.held_out, progress, updates)
                 course.record(last_loss)
 
             if progress.position == 0 and progress.epoch in config.snapshot_epochs:
@@ -218,8 +237,7 @@ def clip_gradients(parameters: list[torch.nn.Parameter], scale: float, clip: flo
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return 0.0
-    norms = torch.stack(torch._foreach_norm(gradients))
-    norm = float(torch.linalg.vector_norm(norms)) * scale
+    norm = norm_of(torch._foreach_norm(gradients)) * scale
     if clip and math.isfinite(norm) and norm > clip:
         scale = scale * clip / norm
     torch._foreach_mul_(gradients, scale)
@@ -240,13 +258,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def validate(
-    job: FitJob, loader: BatchLoader, progress: Progress, schedule: LearningRateSchedule
-) -> float:
+def validate(job: FitJob, loader: BatchLoader, progress: Progress, updates: Updates) -> float:
     """Compute the held-out loss; on a validation split, save the weights if they are the best."""
     with job.system.refreshed():
-        validation = held_out_loss(job.system, loader, job.accelerator)
-        metrics = validation_metrics(job)
+        with whole_weights(updates.model):
+            validation = held_out_loss(job.system, loader, job.accelerator)
+            metrics = validation_metrics(job)
         job.reporter.report_validation(progress, validation, str(job.data.held_out_split), metrics)
         if (
             retrieved := retrieved_documents(job.system, loader)
@@ -255,7 +272,7 @@ def validate(
                 RETRIEVED_EVENT, progress, texts=retrieved, recall=index_recall(job.system)
             )
         if job.data.has_validation:
-            schedule.record_validation(validation.loss)
+            updates.schedule.record_validation(validation.loss)
             if progress.record_validation(validation.loss, selection_score(metrics)):
                 save_weights(job)
             if job.config.average and job.accelerator.is_main_process:
@@ -323,9 +340,12 @@ def _discard_averaging_weights(job: FitJob, *, after: int) -> None:
 def save_weights(job: FitJob, *, replace: bool = True) -> None:
     """Save the current weights as the run's; without `replace`, only if it has none."""
     # The main process decides alone: what the others see on disk depends on its timing.
-    if job.accelerator.is_main_process and (replace or not job.run.has_weights()):
+    wanted = job.accelerator.is_main_process and (replace or not job.run.has_weights())
+    if wanted or is_sharded(job.system):
         with job.system.refreshed():
-            job.run.save_weights(job.system)
+            weights = full_tensors(job.system.state_dict())
+        if wanted:
+            job.run.save_weights(weights)
     job.accelerator.wait_for_everyone()
 
 
@@ -334,6 +354,9 @@ def save_fit_checkpoint(
 ) -> None:
     """Write a checkpoint; the main process writes for all."""
     rows = gather_rows(state_to_tensors(carried_state), job.accelerator)
+    whole = job.accelerator.is_main_process or is_sharded(job.system)
+    weights = full_tensors(job.system.state_dict()) if whole else {}
+    moments = full_tensors(optimizer_tensors(updates.optimizer)) if whole else {}
     if job.accelerator.is_main_process:
         job.reporter.flush()  # the metrics up to this step are on disk before the checkpoint
         job.run.save_checkpoint(
@@ -344,8 +367,8 @@ def save_fit_checkpoint(
                     "schedule": updates.schedule.state(),
                     "scaler": updates.scaler.state_dict(),
                 },
-                model=job.system.state_dict(),
-                optimizer=optimizer_tensors(updates.optimizer),
+                model=weights,
+                optimizer=moments,
                 recurrent_state=rows,
             )
         )
@@ -360,7 +383,7 @@ def restore_fit_checkpoint(job: FitJob, updates: Updates) -> tuple[Progress, Sta
         job.reporter.begin(after=0)
         return Progress(), None
     with restoring(job.run.checkpoints_folder):
-        job.system.load_state_dict(checkpoint.model)
+        load_whole_state(job.system, checkpoint.model)
         restore_optimizer(updates.optimizer, checkpoint.optimizer)
         updates.schedule.restore(checkpoint.state["schedule"])
         updates.scaler.load_state_dict(checkpoint.state.get("scaler", {}))

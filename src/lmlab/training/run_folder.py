@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from lmlab.core.atomic_files import inner_folder, json_bytes, telling_disk_errors, write_json
 from lmlab.core.card import Card
@@ -202,9 +202,9 @@ class RunFolder:
             },
         )
 
-    def save_weights(self, system: nn.Module) -> None:
-        """Write model.safetensors atomically."""
-        contents = {WEIGHTS: tensor_bytes(system.state_dict())}
+    def save_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Write model.safetensors atomically, from the state dict of a system."""
+        contents = {WEIGHTS: tensor_bytes(dict(weights))}
         write_files(self.path, contents, parts=PARTS)
 
     def has_weights(self) -> bool:

@@ -25,6 +25,7 @@ from lmlab.training.corpus_setup import RunTokenizers, open_training_corpus, pre
 from lmlab.training.cost_estimate import estimate_cost
 from lmlab.training.data_loaders import TrainingData, training_data
 from lmlab.training.distributed import (
+    check_distribution,
     exclusive_output,
     main_process_first,
     make_accelerator,
@@ -124,7 +125,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         memories = resolve_external_memory(card, memory_specs, recorded, run.memory)
     else:
         memories, memory_specs = origins.continued.memories, origins.continued.memory_specs
-    find_precision(plan.training.precision, accelerator.device)  # before anything takes time
+    find_precision(plan.training.precision, accelerator.device)  # raises before slow work
     opened = open_training_corpus(
         options.data, resumed, plan.training, seed=options.data_seed, errors=options.errors
     )
@@ -163,6 +164,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         )
     _check_data(prepared, plan, accelerator)
     model = _build_model(plan, opened.corpus, tokenizers, prepared, origins, memories)
+    check_distribution(model.fitting, plan.training)
     place_training(model, plan.training, accelerator)
     if model.needs_mixed_lengths:
         prepared = prepared.with_mixed_lengths()

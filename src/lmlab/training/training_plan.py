@@ -41,6 +41,7 @@ CHANGEABLE_ON_RESUME = frozenset(
         "checkpoint_steps",
         "evaluate_every",
         "gradient_checkpointing",
+        "distributed",
     }
 )
 """Training settings that may differ on resuming."""
