@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class BlockExecution:
         return self.dtype != torch.float32
 
     def run(
-        self, function: Callable[..., Output], values: Tensor, *arguments: object, **named: object
+        self, function: Callable[..., Output], values: Tensor, *arguments: Any, **named: Any
     ) -> Output:
         """Call a pass of a block on its input `values`."""
         if self.checkpointing and torch.is_grad_enabled():
@@ -43,7 +43,7 @@ class BlockExecution:
         return self._compute(function, values, *arguments, **named)
 
     def _compute(
-        self, function: Callable[..., Output], values: Tensor, *arguments: object, **named: object
+        self, function: Callable[..., Output], values: Tensor, *arguments: Any, **named: Any
     ) -> Output:
         if not self.lowers_precision:
             return function(values, *arguments, **named)

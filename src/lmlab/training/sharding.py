@@ -9,7 +9,7 @@ also take systems that are not sharded, and leave them alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -94,7 +94,7 @@ def whole_weights(root: nn.Module) -> Iterator[None]:
         yield
     finally:
         for unit in units:
-            unit.set_reshard_after_forward(unit is not root, recurse=False)
+            unit.set_reshard_after_forward(isinstance(unit, Block), recurse=False)
             unit.reshard()
 
 
@@ -120,9 +120,9 @@ def load_whole_state(system: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     system.load_state_dict(placed)
 
 
-def norm_of(norms: list[Tensor]) -> float:
+def norm_of(norms: Sequence[Tensor]) -> float:
     """The norm of all gradients, from theirs; over all processes where they are sharded."""
-    norm = torch.linalg.vector_norm(torch.stack(norms))
+    norm = torch.linalg.vector_norm(torch.stack(tuple(norms)))
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 

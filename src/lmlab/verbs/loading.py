@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from lmlab.core.compute_options import PrecisionName, computing_with, current_compute
+from lmlab.core.compute_options import (
+    ComputeOptions,
+    PrecisionName,
+    computing_with,
+    current_compute,
+)
 from lmlab.core.errors import UserError
 from lmlab.core.untrusted_input import check_path
 from lmlab.verbs.language_model import LanguageModel
@@ -124,8 +128,12 @@ def load(
     check_path(run, "a run")
     if system is not None:
         register(system)
-    given = {"device": device, "precision": precision, "threads": threads}
-    options = replace(current_compute(), **{k: v for k, v in given.items() if v is not None})
+    current = current_compute()
+    options = ComputeOptions(
+        device=current.device if device is None else device,
+        precision=current.precision if precision is None else precision,
+        threads=current.threads if threads is None else threads,
+    )
     with verification(verify), computing_with(options):
         return LanguageModel(load_model(run))
 

@@ -178,3 +178,17 @@ def check_device(device: str, precision: str, tolerance: float, folder: Path) ->
     scores = [lmlab.load(here, device=name).score(TEXTS) for name in (device, "cpu")]
     on_device, on_cpu = ([score.total for score in each] for each in scores)
     assert on_device == pytest.approx(on_cpu, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("system", "settings", "message"),
+    [
+        ("ngram", {}, "--distributed fsdp applies to systems that are trained by gradients"),
+        ("gpt", {"average": 2}, "average does not apply to --distributed fsdp"),
+    ],
+)
+def test_fsdp_is_refused_where_it_does_not_apply(system, settings, message, tmp_path):
+    options = {"size": "tiny", "distributed": "fsdp", "settings": settings, "quiet": True}
+    with pytest.raises(UserError, match=message):
+        lmlab.train(system, data="grammar", out=tmp_path / "run", **options)
+    assert not (tmp_path / "run" / "config.json").exists()
