@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 Output = TypeVar("Output")
@@ -49,3 +49,15 @@ class BlockExecution:
             return function(values, *arguments, **named)
         with torch.autocast(values.device.type, dtype=self.dtype):
             return function(values, *arguments, **named)
+
+
+class BlockRunner(nn.Module):
+    """A network that computes blocks as it is told, by `execution`: base class of `Stack`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.execution = BlockExecution()
+
+    def compute_by(self, execution: BlockExecution) -> None:
+        """Choose the precision of the blocks, and gradient checkpointing."""
+        self.execution = execution

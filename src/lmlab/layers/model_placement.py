@@ -8,14 +8,13 @@ from torch import nn
 from lmlab.core.compute_options import ComputeOptions
 from lmlab.core.devices import check_threads, find_device, find_precision
 from lmlab.core.errors import UserError
-from lmlab.layers.block_execution import BlockExecution
-from lmlab.layers.stack import Stack
+from lmlab.layers.block_execution import BlockExecution, BlockRunner
 
 
-def stacks_of(module: object) -> list[Stack]:
+def stacks_of(module: object) -> list[BlockRunner]:
     """The stacks of blocks within a network."""
     parts = module.modules() if isinstance(module, nn.Module) else ()
-    return [part for part in parts if isinstance(part, Stack)]
+    return [part for part in parts if isinstance(part, BlockRunner)]
 
 
 def set_block_execution(module: nn.Module, execution: BlockExecution) -> None:

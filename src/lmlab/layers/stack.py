@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from lmlab.layers.block import Block, BlockState, CrossAttentionSource
-from lmlab.layers.block_execution import BlockExecution
+from lmlab.layers.block_execution import BlockRunner
 from lmlab.layers.kv_cache import SourceAssignment
 from lmlab.layers.position_subset import PositionSubset, UniqueInputs
 from lmlab.layers.relative_positions import PositionBias
@@ -19,7 +19,7 @@ LayerPass = list[Tensor]
 """The input of the first layer and the output of each, (B, T, W), in one pass of a stack."""
 
 
-class Stack(nn.Module):
+class Stack(BlockRunner):
     """Stack of blocks, repeated `times` times with shared parameters (ALBERT).
 
     Blocks may have different mixers. `bias` is added to the attention scores of all layers; `norm`
@@ -48,8 +48,6 @@ class Stack(nn.Module):
         self.disabled_layers = frozenset(disabled_layers)
         self.disabled_heads = frozenset(disabled_heads)
         self._recordings: list[list[LayerPass]] = []
-        self.execution = BlockExecution()
-        """How the blocks are computed; see `compute_by`."""
 
     @property
     def depth(self) -> int:
@@ -196,10 +194,6 @@ class Stack(nn.Module):
             return context
         disabled = {head - 1 for number, head in self.disabled_heads if number == layer}
         return context.for_layer(f"layer {layer}", frozenset(disabled))
-
-    def compute_by(self, execution: BlockExecution) -> None:
-        """Choose the precision of the blocks, and gradient checkpointing."""
-        self.execution = execution
 
     def finish(self, values: Tensor) -> Tensor:
         """The output of the stack: in float32, whatever the precision of the blocks."""

@@ -3,7 +3,8 @@
 Each block of a stack is a unit: its weights are gathered before its forward and its backward pass,
 and released after them; its gradients are summed and scattered. All else (embeddings, emission) is
 the last unit. Gradients and optimiser states are sharded as the weights are. The functions below
-also take systems that are not sharded, and leave them alone.
+also take systems that are not sharded, and leave them alone; only for sharded ones they import
+torch's FSDP, which takes most of a second.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
 from lmlab.core.state import State
 from lmlab.core.system import System
-from lmlab.layers.block import Block
-from lmlab.layers.model_placement import stacks_of
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+    from lmlab.layers.block import Block
 
 BLOCK_PASSES = ("step", "query", "project", "initial_state")
 """Passes of a block besides `forward`, which need its weights too."""
@@ -55,6 +57,9 @@ class ShardedLoss(nn.Module):
 
 def shard_system(system: System, accelerator: Accelerator) -> ShardedLoss:
     """Shard the weights of a system over all processes, in place."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     for block in separate_blocks(system):
         fully_shard(block, mesh=mesh)
@@ -70,14 +75,17 @@ def shard_system(system: System, accelerator: Accelerator) -> ShardedLoss:
 
 def separate_blocks(system: System) -> list[Block]:
     """The blocks that share no weights with another one (as UniLM's two streams would)."""
-    blocks = list(dict.fromkeys(b for stack in stacks_of(system) for b in stack.all_blocks()))
+    from lmlab.layers.stack import Stack  # which not every training needs
+
+    stacks = [module for module in system.modules() if isinstance(module, Stack)]
+    blocks = list(dict.fromkeys(block for stack in stacks for block in stack.all_blocks()))
     users = Counter(id(p) for block in blocks for p in set(block.parameters()))
     return [block for block in blocks if all(users[id(p)] == 1 for p in block.parameters())]
 
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether the weights of a network are sharded."""
-    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
+    return any(_as_sharded(parameter) is not None for parameter in module.parameters())
 
 
 @contextmanager
@@ -86,7 +94,7 @@ def whole_weights(root: nn.Module) -> Iterator[None]:
 
     The number of these passes may then differ between processes.
     """
-    units = list(_units(root))
+    units = list(_units(root)) if isinstance(root, ShardedLoss) else []
     for unit in units:
         unit.set_reshard_after_forward(False, recurse=False)
         unit.unshard()
@@ -94,23 +102,26 @@ def whole_weights(root: nn.Module) -> Iterator[None]:
         yield
     finally:
         for unit in units:
-            unit.set_reshard_after_forward(isinstance(unit, Block), recurse=False)
+            unit.set_reshard_after_forward(cast(nn.Module, unit) is not root, recurse=False)
             unit.reshard()
 
 
 def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Gather sharded tensors whole on every process, all of which must call this."""
     return {
-        name: value.full_tensor() if isinstance(value, DTensor) else value
+        name: value if (sharded := _as_sharded(value)) is None else sharded.full_tensor()
         for name, value in tensors.items()
     }
 
 
 def shard_like(value: Tensor, like: Tensor) -> Tensor:
     """A whole tensor sharded as another of its shape is."""
-    if not isinstance(like, DTensor) or value.shape != like.shape:
+    sharded = _as_sharded(like)
+    if sharded is None or value.shape != like.shape:
         return value
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), sharded.device_mesh, sharded.placements)
 
 
 def load_whole_state(system: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -123,8 +134,16 @@ def load_whole_state(system: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def norm_of(norms: Sequence[Tensor]) -> float:
     """The norm of all gradients, from theirs; over all processes where they are sharded."""
     norm = torch.linalg.vector_norm(torch.stack(tuple(norms)))
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    sharded = _as_sharded(norm)
+    return float(norm if sharded is None else sharded.full_tensor())
+
+
+def _as_sharded(tensor: Tensor) -> DTensor | None:
+    """The tensor, if it is a sharded one; without importing their class where there are none."""
+    return cast("DTensor", tensor) if hasattr(tensor, "full_tensor") else None
 
 
 def _units(root: nn.Module) -> Iterator[FSDPModule]:
+    from torch.distributed.fsdp import FSDPModule
+
     return (module for module in root.modules() if isinstance(module, FSDPModule))

@@ -13,7 +13,8 @@ import lmlab
 from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors
 from lmlab.layers.block_execution import BlockExecution
-from lmlab.layers.model_placement import set_block_execution, stacks_of
+from lmlab.layers.model_placement import set_block_execution
+from lmlab.layers.stack import Stack
 
 TEXTS = ["the dog sleeps", "a cat"]
 DROPOUT = {"dropout": 0.3, "log_every": 1}
@@ -45,7 +46,7 @@ def run(tmp_path_factory):
 def test_bfloat16_scores_within_its_rounding(run):
     exact = lmlab.load(run).score(TEXTS)
     rounded = lmlab.load(run, precision="bfloat16")
-    [stack] = stacks_of(rounded.system)
+    [stack] = [part for part in rounded.system.modules() if isinstance(part, Stack)]
     # A relative error of the hidden state is one of each logit; log p is a logit minus their
     # normaliser, which each err at most by the largest error of a logit. (At a norm of the final
     # layer norm's √W, a logit is at most √W times the norm of its token's vector.)
