@@ -33,7 +33,16 @@ from typing import Self
 from experiment import RESULTS, Experiment, Folders
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("notes/leak", "notes/run", "notes/pictures", "notes/claim_queue")
+SOURCES = (
+    "notes/leak",
+    "notes/run",
+    "notes/pictures",
+    "notes/claim_queue",
+    "papers/papers",
+    "distillation",
+    "yardstick",
+    "xlm",
+)
 """Benchmarks with an `experiments()`, and a `write_into(page)` if a page shows their results."""
 GROUPS = (
     "leak",
@@ -44,11 +53,15 @@ GROUPS = (
     "seeds",
     "cath-l100",
     "parents, windows, slots",
+    "papers",
     "hmm",
     "gpt",
     "autoencoders, characters",
     "pictures",
     "more seeds",
+    "compression",
+    "yardstick",
+    "xlm",
 )
 """The order in which groups are run; others come after them."""
 STOP_SECONDS = 300
@@ -58,7 +71,7 @@ HEADER = ("group", "experiments", "done", "stopped", "failed", "core-hours left"
 
 def load_sources() -> list[object]:
     """The modules of SOURCES."""
-    for folder in ("notes", "."):
+    for folder in ("papers", "notes", "."):
         sys.path.insert(0, str(Path(__file__).parent / folder))
     return [importlib.import_module(Path(source).name) for source in SOURCES]
 
@@ -324,7 +337,8 @@ def markdown(experiments: Sequence[Experiment], folders: Folders) -> str:
 def write_into(page: Path, experiments: Sequence[Experiment], folders: Folders) -> None:
     """Bring the tables of all sources and the state of the queue in a page up to date."""
     for module in load_sources():
-        module.write_into(page)
+        if hasattr(module, "write_into"):
+            module.write_into(page)
     before, begin, rest = page.read_text(encoding="utf-8").partition("<!-- queue -->")
     _, end, after = rest.partition("<!-- end of queue -->")
     assert begin and end, f"{page} has no place for the queue"
@@ -361,8 +375,12 @@ def main() -> None:
     if options.write:
         write_into(options.write, experiments, folders)
     if options.list or not (options.run or options.write):
-        print(listing(chosen, folders))
+        print(listing(chosen, folders), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)  # as if ended by SIGPIPE

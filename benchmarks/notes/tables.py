@@ -229,6 +229,8 @@ PARENTS = Table(
                 ("slots-chain", "DLM31"),
             )
         ),
+        # Six normalisers a position, one for each order of three words.
+        Row(system="parent-permuted", label="DLM3", minutes=90),
         Row(system="independent", label="DLM9", settings=("states=400",), recipe="", minutes=10),
         Row(system="parent-prior", label="DLM5, longer", epochs=130, minutes=175, notes_last=5.857),
     ),

@@ -54,12 +54,25 @@ from lmlab.verbs.runs import runs_diff as runs_diff
 from lmlab.verbs.runs import runs_rm as runs_rm
 from lmlab.verbs.runs import runs_show as runs_show
 from lmlab.verbs.runs import runs_tag as runs_tag
+from lmlab.verbs.score_tables import score as score
+from lmlab.verbs.score_tables import score_stream as score_stream
 from lmlab.verbs.sweeps import sweep as sweep
 from lmlab.verbs.training import demo as demo
 from lmlab.verbs.training import finetune as finetune
 from lmlab.verbs.training import load_task as load_task
 from lmlab.verbs.training import predict as predict
 from lmlab.verbs.training import train as train
+
+
+def _prepare_session() -> None:
+    from lmlab.verbs.notebook_session import in_ipython, shorten_warnings
+
+    if in_ipython():
+        shorten_warnings()
+
+
+_prepare_session()
+del _prepare_session
 
 if not TYPE_CHECKING:  # a checker knows the names above alone
 

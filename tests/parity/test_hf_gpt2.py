@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from lmlab.core.attention_mask import CausalMask
+from lmlab.core.batch import Batch
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.training.compression_config import DistillationConfig
+from lmlab.training.distillation import make_distillation
 from lmlab.zoo import gpt
 
 transformers = pytest.importorskip("transformers")
@@ -102,3 +105,45 @@ def test_cached_step_logits_equal_gpt2():
             cache = answer.past_key_values
             logits = ours.emission.logits(hidden.values)
             torch.testing.assert_close(logits, answer.logits, atol=1e-4, rtol=0)
+
+
+def test_distillation_loss_equals_that_of_two_gpt2s():
+    """(1 - α) CE + α T² KL + β MSE with torch's own losses on the logits and hidden states of
+    transformers: a student of two layers, width 24, and a teacher of five, width 16."""
+    student, their_student = build_pair(CONFIGS["small"])
+    teacher, their_teacher = build_pair(CONFIGS["deep"])
+    config = DistillationConfig(
+        soft_target_weight=0.3,
+        soft_target_temperature=1.7,
+        hidden_state_weight=0.6,
+        hidden_state_layers=("0:0", "1:3"),
+    )
+    tokens = torch.randint(5, VOCABULARY.size, (3, 10))
+    lengths = torch.tensor([10, 7, 4])
+    batch = Batch(tokens=tokens, lengths=lengths, rows=torch.arange(3))
+    distillation = make_distillation(student, teacher, "teacher", config, batch)
+    loss, _ = distillation.loss(batch)
+
+    inputs, mask = tokens[:, :-1], torch.arange(9) < lengths[:, None] - 1
+    outputs = [
+        model(inputs, attention_mask=mask.long(), output_hidden_states=True)
+        for model in (their_student, their_teacher)
+    ]
+    never = [VOCABULARY.pad, VOCABULARY.start, VOCABULARY.mask]
+    possible = [id for id in range(VOCABULARY.size) if id not in never]
+    own, other = (output.logits[mask][:, possible] for output in outputs)
+    targets = torch.tensor([possible.index(id) for id in tokens[:, 1:][mask].tolist()])
+    cross_entropy = torch.nn.CrossEntropyLoss(reduction="sum")(own, targets)
+    divergence = torch.nn.KLDivLoss(reduction="sum", log_target=True)(
+        (own / 1.7).log_softmax(-1), (other / 1.7).log_softmax(-1)
+    )
+    squared = 0.0
+    for (m, n), projection in zip(
+        ((0, 0), (1, 3)), distillation.matcher.projections[0], strict=True
+    ):
+        hidden, aim = outputs[0].hidden_states[m][mask], outputs[1].hidden_states[n][mask]
+        error = torch.nn.MSELoss(reduction="none")(hidden @ projection.weight.T, aim)
+        squared = squared + error.mean(-1).sum() / 2
+    expected = 0.7 * cross_entropy + 0.3 * 1.7**2 * divergence + 0.6 * squared
+    assert loss.count == mask.sum() == 18
+    torch.testing.assert_close(loss.total, expected, rtol=1e-4, atol=1e-3)

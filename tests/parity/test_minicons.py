@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import lmlab
 from lmlab.interop.hf.checkpoint_import import import_hf
@@ -157,3 +157,41 @@ def test_left_to_right_scores_equal_minicons(tmp_path):
         # Theirs has an entry for the start token, for which nothing is predicted.
         values = [value for _, value in tokens][1:]
         assert [token.log_prob for token in score.per_token] == pytest.approx(values, abs=1e-4)
+
+
+def test_word_scores_equal_minicons(tmp_path):
+    """GPT-2 with byte-level subwords, whose tokens begin with the space before a word."""
+    texts = ["the runners sat, running under trees.", "a dog's bird ran!", "birds"]
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    end = "<|endoftext|>"
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=[end],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts * 2, trainer)
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=inner.get_vocab_size(), n_positions=60, n_embd=24, n_layer=2, n_head=3
+    )
+    config.bos_token_id = config.eos_token_id = 0
+    model = transformers.GPT2LMHeadModel(config).eval()
+    randomise_weights(model)
+    model.save_pretrained(tmp_path / "theirs")
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, bos_token=end, eos_token=end, pad_token=end, unk_token=end
+    ).save_pretrained(tmp_path / "theirs")
+    import_hf(str(tmp_path / "theirs"), tmp_path / "run")
+    scorer = scorers.IncrementalLMScorer(str(tmp_path / "theirs"), "cpu")
+    # Their tokens of a word are those of the word by itself, so no word has a space inside.
+    expected = scorer.word_score_tokenized(texts, str.split, bos_token=True)
+    table = lmlab.score([tmp_path / "run"], texts, no_end=True)
+    assert max(row.tokens for row in table.rows()) > 1
+    for text, words in zip(table.texts, expected, strict=True):
+        ours = text.words["run"]
+        assert [word.word for word in ours] == [word for word, _ in words]
+        values = [word.log_prob for word in ours]
+        assert values == pytest.approx([value for _, value in words], abs=1e-4)

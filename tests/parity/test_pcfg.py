@@ -237,3 +237,9 @@ def test_long_sentences_and_contiguous_text_are_refused(system):
         system.log_prob(batch_of([[START] + [5] * 9 + [END]]))
     with pytest.raises(UserError, match="contiguous"):
         system.log_prob(batch_of([[START, 5, END, 6, END]]))
+
+
+def test_a_text_that_is_too_long_is_refused_before_training(system) -> None:
+    system.check_length(10)  # <s>, eight words, </s>
+    with pytest.raises(UserError, match=r"at most 8 words, got 9 .* --set max_length=9"):
+        system.check_length(11)

@@ -174,3 +174,10 @@ def test_quoted_claims_match_records() -> None:
             )
         ]
         assert quoted([float(mean) for mean in means], 2) in ambiguity
+
+
+def test_quoted_table_of_distillation_is_that_of_the_record(monkeypatch) -> None:
+    distillation = benchmark("distillation", monkeypatch)
+    records = record(distillation.SHORT.record)
+    assert len(records) == len(distillation.SYSTEMS) * (1 + 3 * len(distillation.METHODS))
+    assert distillation.table(records) in page("distillation.md")

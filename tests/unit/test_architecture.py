@@ -246,7 +246,6 @@ SET_FROM_OUTSIDE = {
     "core/system_files.py": "module.__file__: a Python module that it just made",
     "layers/kv_cache.py": "storage.filled: the storage belongs to the cache",
     "layers/per_example_rng.py": "torch's generators take no arguments",
-    "layers/softmax_log_prob.py": "ctx.spent: the context of an autograd function",
     "inference/semirings.py": "ctx.shape: the context of an autograd function",
 }
 """Files that may set attributes of other objects, with the reason."""

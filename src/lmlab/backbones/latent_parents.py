@@ -15,6 +15,7 @@ from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.emissions.pair_softmax import pairs_within
+from lmlab.layers.matrix_product import Linear
 
 
 class LatentParents(LatentChoiceBackbone):
@@ -101,7 +102,7 @@ class TypedTransitions(nn.Module):
     def __init__(self, width: int, types: int = 1) -> None:
         super().__init__()
         self.types = types
-        self.turn = nn.Linear(width, types * width, bias=False)
+        self.turn = Linear(width, types * width, bias=False)
         if types > 1:
             self.shares = nn.Parameter(torch.zeros(types))
 
@@ -214,8 +215,8 @@ class TwoLatentParents(LatentChoiceBackbone):
         self.second = second
         self.dropout = nn.Dropout(dropout)
         self.width = embedding.embedding_dim
-        self.turn_first = nn.Linear(self.width, self.width, bias=False)
-        self.turn_second = nn.Linear(self.width, self.width, bias=False)
+        self.turn_first = Linear(self.width, self.width, bias=False)
+        self.turn_second = Linear(self.width, self.width, bias=False)
 
     def pairs(self, count: int) -> tuple[Tensor, Tensor]:
         """(P,), (P,) the tokens a and b of every pair of S that some position can see."""

@@ -74,7 +74,8 @@ class _Recall:
         """(B, T, W) the hidden states after the layer's memory, if it has one."""
         if str(layer) not in self.memories:
             return values
-        output: MemoryOutput = self.memories[str(layer)](values, self.view)
+        spans = self.view.memory_spans.get(layer, self.view.spans)
+        output: MemoryOutput = self.memories[str(layer)](values, replace(self.view, spans=spans))
         self.outputs[layer] = output.outputs
         if output.spans is not None:
             self.view = replace(self.view, spans=output.spans)

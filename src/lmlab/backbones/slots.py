@@ -15,6 +15,7 @@ from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.inference import linear_chain
+from lmlab.layers.matrix_product import Linear
 
 
 class Slots(LatentChoiceBackbone):
@@ -36,9 +37,9 @@ class Slots(LatentChoiceBackbone):
         self.priors = nn.ModuleList(priors)
         self.dropout = nn.Dropout(dropout)
         self.width = embedding.embedding_dim
-        self.token_scores = nn.Linear(self.width, len(priors), bias=False)
+        self.token_scores = Linear(self.width, len(priors), bias=False)
         # Column block m is W_m.
-        self.mix = nn.Linear(len(priors) * self.width, self.width, bias=False)
+        self.mix = Linear(len(priors) * self.width, self.width, bias=False)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         context, vectors = self._recall(view, state)

@@ -16,6 +16,7 @@ from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.core.vocabulary import NO_TOKEN
+from lmlab.layers.matrix_product import Linear
 
 
 class NoContext(Backbone):
@@ -122,7 +123,7 @@ class LinearWindow(Backbone):
         self.context = NgramContext(size)
         self.dropout = nn.Dropout(dropout)
         # Block j of the matrix is W for the token n - j positions back: oldest first.
-        self.mix = nn.Linear(size * self.width, self.width, bias=False)
+        self.mix = Linear(size * self.width, self.width, bias=False)
 
     def initial_state(self, rows: int) -> TensorState:
         return self.context.initial_state(rows)
@@ -154,7 +155,7 @@ class WindowMixture(LatentChoiceBackbone):
         self.width = embedding.embedding_dim
         self.dropout = nn.Dropout(dropout)
         # Block j of a window is W for the token n - j positions back: oldest first.
-        self.mix = nn.Linear(size * self.width, count * self.width, bias=False)
+        self.mix = Linear(size * self.width, count * self.width, bias=False)
         self.shares = nn.Parameter(torch.zeros(count))
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
@@ -194,7 +195,7 @@ class PermutedWindow(LatentChoiceBackbone):
         self.width = embedding.embedding_dim
         self.dropout = nn.Dropout(dropout)
         # Output block j is W for the token in the role j + 1 positions back.
-        self.turn = nn.Linear(self.width, size * self.width, bias=False)
+        self.turn = Linear(self.width, size * self.width, bias=False)
         orders = torch.tensor(list(permutations(range(size))))
         self.orders = nn.Parameter(torch.zeros(len(orders)))
         # (n!, n, n): permutation, role of a token, actual position, the oldest first.

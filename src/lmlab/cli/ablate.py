@@ -26,4 +26,4 @@ def ablate(as_json: JsonOption = False, *, system: str, out: str, **options: Any
     if not ablation.finished:
         print(f"lmlab: stopped; run the same command again to resume in {out}.", file=sys.stderr)
         sys.exit(130)
-    print(f"written: {out}/ablation.json, .md, .tex, .svg and .png", file=sys.stderr)
+    print(f"written: {out}/ablation.json, .md, .tex, and the figure", file=sys.stderr)

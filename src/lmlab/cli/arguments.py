@@ -43,6 +43,22 @@ def split_models_and_data(
     return models, data
 
 
+def split_leading_models(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into models, which come first, and what follows: a file, or texts."""
+    count = next((n for n, a in enumerate(arguments) if not is_model(a)), len(arguments))
+    models, others = list(arguments[:count]), list(arguments[count:])
+    late = next(filter(is_model, others), None)
+    if late is not None:
+        raise UserError(
+            f"models come before the file or the texts, and the model {late} follows {others[0]}; "
+            "put it first."
+        )
+    a_path = others and not any(map(str.isspace, others[0])) and not _exists(others[0])
+    if len(others) == 2 and a_path and is_file(others[1]):
+        raise _missing_error(others[0], (), first=True)
+    return models, others
+
+
 def _exists(argument: str) -> bool:
     try:
         return Path(argument).exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from lmlab.cli.options import JsonOption, NoVerify
 from lmlab.cli.output import console, print, print_json, warn
 from lmlab.cli.terminal import terminal
 from lmlab.core.errors import UserError
+from lmlab.core.figure_style import FigureFileStyle
 from lmlab.verbs.diagnosis import doctor as examine
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def doctor(
     data: str | None,
     out: str | None,
     text: str | None,
+    **figure_style: Any,
 ) -> None:
     """A checkpoint in Hugging Face format has no training history.
 
@@ -42,21 +44,23 @@ def doctor(
     """
     from lmlab.diagnosis.text_report import report_lines
 
-    examination = examine(run, data=data, text=text)
-    figures = _write_figure(examination, run, out)
+    examination = examine(run, data=data, text=text, **figure_style)
+    figures = _write_figure(examination, run, out, FigureFileStyle(**figure_style))
     if as_json:
         print_json(examination.as_dict())
     else:
         screen = console()
         for line, style in report_lines(examination):
             screen.print(line, style=style or None, soft_wrap=True)
-    for figure in (file for file in figures if file.suffix == ".svg"):
+    for figure in (file for file in figures if file.suffix == figures[0].suffix):
         print(f"written: {figure}", file=sys.stderr)
     if strict and examination.findings:
         sys.exit(1)
 
 
-def _write_figure(examination: Examination, run: str, out: str | None) -> list[Path]:
+def _write_figure(
+    examination: Examination, run: str, out: str | None, style: FigureFileStyle
+) -> list[Path]:
     """Write the figures and return their files; none, with a warning, if the run is read-only.
 
     Nothing is written into a checkpoint that is not a run.
@@ -66,13 +70,13 @@ def _write_figure(examination: Examination, run: str, out: str | None) -> list[P
     from lmlab.interop.load_model import is_hub_checkpoint
 
     if out is not None:
-        return write_examination_figures(examination, Path(out))
+        return write_examination_figures(examination, Path(out), style)
     if is_hub_checkpoint(Path(run)):
         return []
     figures = Path(run) / "figures"
     try:
         check_inside(figures, Path(run))
-        return write_examination_figures(examination, figures)
+        return write_examination_figures(examination, figures, style)
     except UserError as error:
         warn(f"no figure was written: {str(error).rstrip('.')}, or give another one by --out DIR.")
         return []

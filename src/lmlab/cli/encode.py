@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import JsonOption, NoVerify, RunArgument
+from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RunArgument
 from lmlab.cli.output import print, print_json
 from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
@@ -38,6 +38,7 @@ def encode(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Output file of the vectors; required.")
     ] = None,
+    language: LanguageOption = None,
     as_json: JsonOption = False,
     errors: Errors = "strict",
     no_verify: NoVerify = False,
@@ -55,7 +56,7 @@ def encode(
     check_vector_path(out)
     file, given_texts = file_or_texts(arguments, text, named_file)
     texts = read_texts(file, given_texts, errors, instead="--text")
-    model = load(run)
+    model = load(run, language=language)
     about = {"system": model.card.name, "run": str(model.path), "layer": layer, "pooling": pooling}
     texts.count_unknown_words(model.tokenizer)
     options: dict[str, Any] = {"per_token": per_token, "layer": layer, "pooling": pooling}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import one_line, print, print_table
 from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
@@ -41,6 +41,7 @@ def fill(
     ] = None,
     text: TextOption = None,
     file: FileOption = None,
+    language: LanguageOption = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
     errors: Errors = "strict",
@@ -57,7 +58,9 @@ def fill(
     from lmlab.verbs.loading import load
 
     text_input = read_text_arguments(texts or [], text or [], file, errors)
-    fill_texts = partial(load(run).fill_stream, joint=joint, blanks=blanks, **options)
+    fill_texts = partial(
+        load(run, language=language).fill_stream, joint=joint, blanks=blanks, **options
+    )
     with processed_texts(text_input, "filling", fill_texts) as results:
         empty = FilledText(text="").as_dict()
         print_results(results, print_filled, empty=empty, as_json=as_json)
@@ -115,7 +118,7 @@ def _print_fillings(filled: FilledText) -> None:
     ]
     print_table(("nats", *(names if several else ["gap"]), "text"), rows)
     if filled.kind is not None:
-        from lmlab.scoring.formatting import KIND_DESCRIPTIONS
+        from lmlab.core.score_descriptions import KIND_DESCRIPTIONS
 
         print(f"kind {filled.kind} ({KIND_DESCRIPTIONS[filled.kind]}); {filled.order}")
 

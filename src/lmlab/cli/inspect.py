@@ -37,9 +37,10 @@ def inspect(
         print_json(inspection.as_dict())
         return
     for figure in inspection.figures:
-        svg, png = inspection.files(figure)
+        first, *others = inspection.files(figure)
+        files = " and ".join([str(first), *(other.suffix for other in others)])
         about = f" “{figure.text}”" if figure.text else ""
-        print(f"{svg} and {png.suffix}: {figure.title}{about}. {figure.caption}")
+        print(f"{files}: {figure.title}{about}. {figure.caption}")
     print(f"{inspection.page}: all of them on a page.")
     for note in inspection.notes:
         print(note, file=sys.stderr)

@@ -50,6 +50,7 @@ from lmlab.cli.verb_groups import MainVerbs, Verbs
 from lmlab.core.errors import LmlabWarning, UserError, escape_control_characters
 from lmlab.core.limits import set_limits
 from lmlab.core.manifest import set_verification
+from lmlab.verbs.notebook_session import warning_line
 
 USER_ERROR_CODE = 2
 """Exit code of user errors."""
@@ -158,7 +159,7 @@ def warning_sentence(
 ) -> str:
     """lmlab's warnings as a sentence; others with their code location."""
     if issubclass(category, LmlabWarning):
-        return escape_control_characters(f"lmlab: {message}\n")
+        return f"{warning_line(message)}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 

@@ -35,4 +35,12 @@ NoVerify = Annotated[
         help="Load runs and indexes without comparing their files with manifest.json.",
     ),
 ]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Language of the texts, of a model with language embeddings (xlm).",
+        show_default="the text language of its training",
+    ),
+]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a trained run.")]

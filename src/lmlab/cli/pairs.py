@@ -86,7 +86,7 @@ def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
 
 def print_comparison(comparison: MinimalPairsComparison) -> None:
     """Print accuracy by file, phenomenon and paradigm, of all models in one table."""
-    from lmlab.scoring.formatting import describe_convention
+    from lmlab.core.score_descriptions import describe_convention
     from lmlab.scoring.minimal_pairs import accuracies_by_group
 
     several = len(comparison.reports) > 1

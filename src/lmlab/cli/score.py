@@ -1,17 +1,24 @@
-"""`lmlab score RUN [FILE | - | TEXT...]`: log-probabilities, surprisal and pseudo-likelihood."""
+"""`lmlab score RUN... [FILE | - | TEXT...]`: log-probabilities, surprisal and tables of words."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
-from lmlab.cli.output import one_line, print, print_json_list
+from lmlab.cli.arguments import split_leading_models
+from lmlab.cli.options import JsonOption, LanguageOption, NoVerify, RawOption
+from lmlab.cli.output import one_line, print, print_json_list, warn
+from lmlab.cli.score_continuations import (
+    parse_columns,
+    print_token_scores,
+    read_continuations,
+    write_continuations,
+)
 from lmlab.cli.terminal import terminal
 from lmlab.cli.text_inputs import (
     STDIN,
@@ -26,17 +33,21 @@ from lmlab.cli.text_inputs import (
 from lmlab.core.errors import UserError
 from lmlab.core.shared_options import Errors
 from lmlab.data.readers import Example
-from lmlab.verbs import scoring as verbs
+from lmlab.verbs import score_tables as verbs
+from lmlab.verbs import scoring
 
 if TYPE_CHECKING:
     from lmlab.core.score import Score
-    from lmlab.scoring.conditional import ConditionalScore
+    from lmlab.scoring.score_tables import ScoredText
+    from lmlab.scoring.word_segmentation import ColumnWords, Segmentation
     from lmlab.verbs.language_model import LanguageModel
 
 
-@terminal(verbs.score, verbs.score_given)
+@terminal(verbs.score, scoring.score_given)
 def score(
-    run: RunArgument,
+    run: Annotated[
+        str, typer.Argument(metavar="RUN...", help="Folders of trained runs, before the texts.")
+    ],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -57,6 +68,12 @@ def score(
             "spreadsheet takes for a formula has an apostrophe before it, unless --raw is given.",
         ),
     ] = False,
+    wide: Annotated[
+        bool,
+        typer.Option(
+            "--wide", help="Print CSV with a row per word and a column per model, in bits."
+        ),
+    ] = False,
     as_json: JsonOption = False,
     given: Annotated[
         str | None,
@@ -68,6 +85,7 @@ def score(
             "--conditional", help="Score continuations: FILE has a prefix and one on each line."
         ),
     ] = False,
+    language: LanguageOption = None,
     raw: RawOption = False,
     errors: Errors = "strict",
     no_verify: NoVerify = False,
@@ -79,21 +97,44 @@ def score(
     **options: Any,
 ) -> None:
     form = PrintedForm(
-        as_json=as_json, per_token=per_token, per_word=per_word, csv=csv, mean=mean, raw=raw
+        as_json=as_json,
+        per_token=per_token,
+        per_word=per_word,
+        csv=csv or wide,
+        wide=wide,
+        mean=mean,
+        raw=raw,
     )
     continuing = given is not None or conditional
     check_form(form, continuing=continuing, end=end, separator=separator, sources=sources)
-    file, given_texts = file_or_texts(arguments, text, named_file)
-    options["mean"] = mean
+    more_runs, others = split_leading_models(arguments or ())
+    file, given_texts = file_or_texts(others, text, named_file)
     if continuing:
+        if more_runs:
+            raise UserError("continuations are scored by one run; leave out the others.")
         texts = read_continuations(file, given_texts, given, errors)
-        write_continuations(run, texts, form, end=end, separator=separator, **options)
+        options = {k: v for k, v in options.items() if k not in ("words_by", "no_end")}
+        write_continuations(
+            run,
+            texts,
+            as_json=as_json,
+            per_token=per_token,
+            end=end,
+            separator=separator,
+            mean=mean,
+            language=language,
+            **options,
+        )
         return
-    texts = read_texts(file, given_texts, errors, instead="--text")
+    words = read_words(options.pop("words_by"), with_end=not options.pop("no_end"))
+    texts = read_texts(file, given_texts, errors, instead="--text", plain=words.column is not None)
+    if words.column is not None:
+        texts.reader = words.column.texts(texts.reader, texts.name)
     if sources:
         add_sources(texts, given_texts, sources)
     # Texts of the command line form no stream: each starts anew.
-    write_scores(run, texts, form, carry=file is not None, **options)
+    models = verbs.models_by_name([run, *more_runs], language=language)
+    write_scores(models, texts, form, words, carry=file is not None, mean=mean, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +145,7 @@ class PrintedForm:
     per_token: bool
     per_word: bool
     csv: bool
+    wide: bool
     mean: bool
     raw: bool
 
@@ -129,95 +171,137 @@ def check_form(
         )
 
 
-def write_continuations(run: str, texts: TextInput, form: PrintedForm, **options: Any) -> None:
-    """Score continuations and print them."""
-    from lmlab.verbs.loading import load
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What the words of the texts are."""
 
-    model = load(run)
-    texts.count_unknown_words(model.tokenizer)
-    scores = score_continuations(model, texts, **options)
-    print_continuations(scores, as_json=form.as_json, per_token=form.per_token, mean=form.mean)
-    texts.warn_empty_lines()
-    texts.warn_unknown_words()
+    segmentation: Segmentation
+    column: ColumnWords | None
+    """The same, if it is read from the texts' own lines."""
+    with_end: bool
+
+
+def read_words(words_by: Any, *, with_end: bool) -> Words:
+    """The words that are wanted, by a second column of the texts too."""
+    from lmlab.scoring.word_segmentation import ColumnWords, make_segmentation
+
+    column = ColumnWords() if words_by == "column" else None
+    segmentation = make_segmentation(words_by) if column is None else column
+    return Words(segmentation=segmentation, column=column, with_end=with_end)
 
 
 def write_scores(
-    run: str, texts: TextInput, form: PrintedForm, *, carry: bool, **options: Any
+    models: Mapping[str, LanguageModel],
+    texts: TextInput,
+    form: PrintedForm,
+    words: Words,
+    *,
+    carry: bool,
+    **options: Any,
 ) -> None:
     """Score texts and print them."""
-    from lmlab.verbs.loading import load
-
-    model = load(run)
-    texts.count_unknown_words(model.tokenizer, model.model.effective_source_tokenizer)
+    unknown = count_unknown_words(texts, models)
     with texts.progress_bar("scoring", unit="tokens") as progress:
         by_token = form.per_token or form.per_word or form.csv or form.as_json
-        scores = score_texts(
-            model, texts, per_token=by_token, carry=carry, progress=progress, **options
+        scored = score_texts(
+            models, texts, words, per_token=by_token, carry=carry, progress=progress, **options
         )
         if form.as_json:
-            print_json_list(_record(score, form.per_word) for score in scores)
+            print_json_list(
+                _record(text, name, form.per_word, several=len(models) > 1)
+                for text in scored
+                for name in models
+            )
         elif form.csv:
-            from lmlab.scoring.minimal_pairs import unique_model_names
-            from lmlab.scoring.word_surprisal import write_surprisal_csv
+            from lmlab.scoring.score_tables import write_word_csv
 
-            [name] = unique_model_names([model.path])
-            write_surprisal_csv(scores, sys.stdout, model=name, raw=form.raw)
+            shared = SharedWords()
+            write_word_csv(shared.counting(scored), sys.stdout, wide=form.wide, raw=form.raw)
+            shared.warn("flags" if form.wide else "shared")
         else:
-            print_scores(scores, per_token=form.per_token, per_word=form.per_word)
+            print_scores(scored, models, per_token=form.per_token, per_word=form.per_word)
     texts.warn_empty_lines()
     texts.warn_unknown_words()
+    unknown.warn()
     if texts.size is not None and sys.stderr.isatty():
         print(f"{texts.name}: {texts.report.summary()}", file=sys.stderr)
 
 
-def _record(score: Score, per_word: bool) -> dict[str, Any]:
+def _record(text: ScoredText, model: str, per_word: bool, *, several: bool) -> dict[str, Any]:
     """JSON record of a score: as `Score.as_dict`, without its slow copying."""
-    record = dict(vars(score))
+    score = text.scores[model]
+    record = ({"model": model} if several else {}) | vars(score)
     record["convention"] = vars(score.convention)
     record["per_token"] = [vars(token) for token in score.per_token]
     record["mean"] = score.mean
     if per_word:
-        from lmlab.scoring.word_surprisal import word_scores
-
-        record["per_word"] = [asdict(word) for word in word_scores(score)]
+        record["per_word"] = [asdict(word) for word in text.words[model]]
     return record
 
 
-def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) -> None:
-    """Print a line per text, its tokens or words below it, and the total last."""
-    from lmlab.core.score import summarise
-    from lmlab.scoring.formatting import describe_summary, format_count
+class SharedWords:
+    """Counts the words that share a token with another one, by model."""
 
-    def printed() -> Iterator[Score]:
-        for score in scores:
-            source = "" if score.source is None else f"{score.source} | "
-            line = one_line(f"{source}{score.text}")
-            unit = "nats in the mean" if score.convention.mean else "nats"
-            per_token_loss = f"{0.0 - score.mean:.4f} nats/token"
-            tokens = format_count(score.tokens, "token")
-            print(f"{score.figure:.4f} {unit}\t{tokens}\t{per_token_loss}\t{line}")
+    def __init__(self) -> None:
+        self.words: Counter[str] = Counter()
+        self.shared: Counter[str] = Counter()
+
+    def counting(self, texts: Iterable[ScoredText]) -> Iterator[ScoredText]:
+        """Pass texts through, counting each."""
+        for text in texts:
+            yield text
+            for model, words in text.words.items():
+                self.words[model] += len(words)
+                self.shared[model] += sum(word.shared for word in words)
+
+    def warn(self, column: str) -> None:
+        """Say of each model how many words have no surprisal of their own alone."""
+        for model, count in (+self.shared).items():
+            warn(
+                f"{model}: {count:,} of {self.words[model]:,} words share a token with another "
+                f"word, which counts towards the one it ends in; see the column {column}"
+            )
+
+
+def print_scores(
+    texts: Iterable[ScoredText], models: Iterable[str], *, per_token: bool, per_word: bool
+) -> None:
+    """Print a line per text and model, its tokens or words below it, and the totals last."""
+    from lmlab.core.score import ScoreTotals
+    from lmlab.scoring.formatting import describe_summary
+
+    totals = {model: ScoreTotals() for model in models}
+    several = len(totals) > 1
+    for text in texts:
+        for model, score in text.scores.items():
+            print(f"{model}\t{_score_line(score)}" if several else _score_line(score))
             if (per_token or per_word) and score.tokens and not score.per_token:
                 print("\tthe text is scored as a whole, and its tokens have no scores of their own")
             elif per_token or per_word:
-                _print_parts(score, per_token=per_token, per_word=per_word)
-            yield score
+                _print_parts(text, model, per_token=per_token, per_word=per_word)
+            totals[model].add(score)
+    for model, of_model in totals.items():
+        summary = describe_summary(of_model.summary())
+        print(f"{model}: {summary}" if several else summary)
 
-    print(describe_summary(summarise(printed())))
+
+def _score_line(score: Score) -> str:
+    from lmlab.scoring.formatting import format_count
+
+    source = "" if score.source is None else f"{score.source} | "
+    unit = "nats in the mean" if score.convention.mean else "nats"
+    per_token_loss = f"{0.0 - score.mean:.4f} nats/token"
+    tokens = format_count(score.tokens, "token")
+    line = one_line(f"{source}{score.text}")
+    return f"{score.figure:.4f} {unit}\t{tokens}\t{per_token_loss}\t{line}"
 
 
-def _print_parts(score: Score, *, per_token: bool, per_word: bool) -> None:
-    from lmlab.scoring.word_surprisal import word_scores
-
+def _print_parts(text: ScoredText, model: str, *, per_token: bool, per_word: bool) -> None:
     if per_token:
-        print_token_scores((t.token, t.start, t.end, t.log_prob) for t in score.per_token)
+        tokens = text.scores[model].per_token
+        print_token_scores((t.token, t.start, t.end, t.log_prob) for t in tokens)
     if per_word:
-        print_token_scores((w.word, w.start, w.end, w.log_prob) for w in word_scores(score))
-
-
-def print_token_scores(parts: Iterable[tuple[str, int, int, float]]) -> None:
-    """Print tokens with their character offsets and log-probabilities in nats."""
-    for piece, start, end, log_prob in parts:
-        print(f"\t{log_prob:.4f}\t{start}-{end}\t{piece}")
+        print_token_scores((w.word, w.start, w.end, w.log_prob) for w in text.words[model])
 
 
 def add_sources(texts: TextInput, given_texts: list[str], sources: list[str]) -> None:
@@ -233,103 +317,71 @@ def add_sources(texts: TextInput, given_texts: list[str], sources: list[str]) ->
     texts.reader = (replace(line, condition=pair.source) for line, pair in pairs)
 
 
+class UnknownWordsOfModels:
+    """Unknown words of several models, counted while the texts are read."""
+
+    def __init__(self, models: Mapping[str, LanguageModel]) -> None:
+        from lmlab.data.unknown_words import UnknownWords
+
+        self.counters = {name: UnknownWords(model.tokenizer) for name, model in models.items()}
+
+    def counting(self, lines: Iterable[Example]) -> Iterator[Example]:
+        """Pass lines through, counting each."""
+        for line in lines:
+            for counter in self.counters.values():
+                counter.add(line.text)
+            yield line
+
+    def warn(self) -> None:
+        """Warn of each model to which more than a few per cent of the words are unknown."""
+        for name, counter in self.counters.items():
+            if sentence := counter.warning():
+                warn(f"{name}: {sentence}")
+
+
+def count_unknown_words(
+    texts: TextInput, models: Mapping[str, LanguageModel]
+) -> UnknownWordsOfModels:
+    """Start counting the unknown words of texts, those of a single model's sources too."""
+    if len(models) > 1:
+        of_models = UnknownWordsOfModels(models)
+        texts.reader = of_models.counting(texts.reader)
+        return of_models
+    [model] = models.values()
+    texts.count_unknown_words(model.tokenizer, model.model.effective_source_tokenizer)
+    return UnknownWordsOfModels({})
+
+
 def score_texts(
-    model: LanguageModel, texts: TextInput, *, per_token: bool, carry: bool, **options: Any
-) -> Iterator[Score]:
+    models: Mapping[str, LanguageModel],
+    texts: TextInput,
+    words: Words,
+    *,
+    per_token: bool,
+    **options: Any,
+) -> Iterator[ScoredText]:
     """Scores of texts with their line numbers, conditioned on sources if the first has one."""
-    if texts.name == STDIN and model.model.layout.kind == "pairs":
+    from lmlab.scoring.score_tables import ScoredText
+
+    pairs = [model.model.layout.kind == "pairs" for model in models.values()]
+    if texts.name == STDIN and all(pairs):
         texts.reader = map(parse_columns, texts.reader)
 
-    def scored(examples: Iterator[Example]) -> Iterator[Score]:
-        first = next(examples)
-        examples = chain([first], examples)
-        if first.condition is None:
-            single_texts = (require_single_text(example, texts.name) for example in examples)
-            return model.scorer(carry=carry, **options).score(single_texts, per_token=per_token)
-        return model.source_scorer(**options).score_examples(examples, per_token=per_token)
+    def scored(examples: Iterator[Example]) -> Iterator[dict[str, Score]]:
+        checked = examples if any(pairs) else map(single, examples)
+        return verbs.score_examples(models, checked, per_token=per_token, **options)
 
-    for line, score in process_lines(texts.examples, scored):
-        assert score is not None, "examples have text"
-        yield replace(score, line=line.line)
+    def single(example: Example) -> Example:
+        require_single_text(example, texts.name)
+        return example
 
-
-def parse_columns(line: Example) -> Example:
-    """Parse a line of source, tab and text; a line without text stays empty."""
-    source, _, text = (part.strip() for part in line.text.partition("\t"))
-    if line.text and not text:
-        raise UserError(
-            f"{STDIN}, line {line.line}: expected a source, a tab and a text, as this model scores "
-            f"a text given its source, got {line.text[:40]!r}."
+    for example, scores in process_lines(texts.examples, scored):
+        assert scores is not None and example.line is not None, "examples have text and number"
+        numbered = {name: replace(score, line=example.line) for name, score in scores.items()}
+        yield ScoredText(
+            text=example.text,
+            line=example.line,
+            scores=numbered,
+            spans=words.segmentation.spans(example.text, example.line),
+            with_end=words.with_end,
         )
-    return replace(line, text=text, condition=source)
-
-
-def read_continuations(
-    file: str | None, texts: list[str], prefix: str | None, errors: str
-) -> TextInput:
-    """Texts with a prefix each: one for all, or that of their line in a file."""
-    text_input = read_texts(file, texts, errors, instead="--text")
-    if prefix is not None:
-        text_input.reader = (
-            replace(line, text=require_single_text(line, text_input.name), condition=prefix)
-            for line in text_input.reader
-        )
-        return text_input
-    if file is None:
-        raise UserError("--conditional reads prefixes and continuations from a FILE; name it.")
-    if file == "-":
-        text_input.reader = map(parse_columns, text_input.reader)
-    text_input.reader = (_with_prefix(line, file) for line in text_input.reader)
-    return text_input
-
-
-def _with_prefix(line: Example, file: str) -> Example:
-    if line.text and line.condition is None:
-        raise UserError(
-            f"{file} holds single texts; give a .tsv file with a prefix, a tab and a "
-            "continuation a line, or --given with one prefix for all."
-        )
-    return line
-
-
-def score_continuations(
-    model: LanguageModel, texts: TextInput, **options: Any
-) -> Iterator[tuple[int | None, ConditionalScore]]:
-    """Line number and score of each continuation."""
-
-    def scored(examples: Iterator[Example]) -> Iterator[ConditionalScore]:
-        pairs = ((example.condition or "", example.text) for example in examples)
-        return model.score_given(pairs, **options)
-
-    for line, score in process_lines(texts.examples, scored):
-        assert score is not None, "examples have text"
-        yield line.line, score
-
-
-def print_continuations(
-    scores: Iterable[tuple[int | None, ConditionalScore]],
-    *,
-    as_json: bool,
-    per_token: bool,
-    mean: bool,
-) -> None:
-    """Print a line per continuation, or one JSON document."""
-    if as_json:
-        print_json_list(
-            {"line": line, **score.as_dict(), "mean": score.mean} for line, score in scores
-        )
-        return
-    from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention, format_count
-
-    conventions: set[str] = set()
-    for _, score in scores:
-        unit = "nats in the mean" if mean else "nats"
-        figure = score.mean if mean else score.total
-        text = one_line(f"{score.prefix} |{score.continuation}")
-        print(f"{figure:.4f} {unit}\t{format_count(score.tokens, 'token')}\t{text}")
-        if per_token:
-            print_token_scores((t.token, t.start, t.end, t.log_prob) for t in score.per_token)
-        kind = f"{score.kind} ({KIND_DESCRIPTIONS[score.kind]})"
-        conventions.add(f"kind {kind}; {describe_convention(score.convention)}")
-    for sentence in sorted(conventions):
-        print(sentence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -161,6 +162,9 @@ class Assembly(ComposedSystem):
 
     emission: Emission
     objective: Objective
+    predicts_by_hidden_state: ClassVar[bool] = True
+    """Whether the distribution at a position depends on its hidden state alone (`distributions`);
+    not where distributions of whole texts are mixed, or source tokens are copied."""
 
     def __init__(
         self,
@@ -225,6 +229,19 @@ class Assembly(ComposedSystem):
         assert view.prediction_view.targets is not None
         log_probs = self._log_prob_at(hidden, mask, view.prediction_view.targets[mask])
         return Predictions(log_probs=log_probs, target_mask=mask, state=hidden.state)
+
+    def distributions(self, view: View, hidden: HiddenStates) -> Tensor:
+        """(N, V) log-probabilities of all tokens at the N targets of a view, in row-major order."""
+        assert self.predicts_by_hidden_state, f"{type(self).__name__} has no such distributions"
+        mask = prediction_mask(view)
+        if hidden.log_weights is None:
+            return self.emission.log_probs(hidden.values[mask])
+        weights = hidden.log_weights[mask]
+        if self.backbone.output_kind == "sources":
+            by_source = self.emission.log_probs(hidden.values)[mask.nonzero()[:, 0]]
+        else:
+            by_source = self.emission.log_probs(hidden.values[mask])
+        return torch.logsumexp(weights[..., None] + by_source, dim=-2)
 
     def _log_prob_at(self, hidden: HiddenStates, mask: Tensor, targets: Tensor) -> Tensor:
         if hidden.log_weights is None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError
+from lmlab.core.notebook import NotebookRecord
 from lmlab.core.score import SCORE_KINDS, ScoreKind
 from lmlab.core.untrusted_input import parse_dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class Card(NotebookRecord):
     """Declared once as `CARD = Card(...)` with literal values in a system's zoo file.
 
     The registry reads it from the file's syntax tree, so listing the zoo costs no import; the
@@ -83,6 +84,11 @@ class Card:
     def kind_of_score(self) -> str:
         """The kind of its scores; none, if it has vectors and no distribution over texts."""
         return self.kind if "LogProb" in self.protocols else "none"
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """One row: what `lmlab systems` lists, and the paper."""
+        own = {"name": self.name, "family": self.family, "kind": self.kind_of_score}
+        return [{**own, "summary": self.summary, "paper": self.paper}]
 
 
 FITTINGS = ("gradient", "counting", "em", "words", "cooccurrence")

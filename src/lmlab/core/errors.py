@@ -41,6 +41,10 @@ def _escape(match: re.Match[str]) -> str:
 class UserError(Exception):
     """What was expected, what was given, what to do: one sentence, shown without a traceback."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and notebooks show of it; `traceback.print_last()` has the stack."""
+        return [f"lmlab: {escape_control_characters(str(self))}"]
+
 
 class LmlabWarning(UserWarning):
     """A warning of one sentence that stops nothing."""

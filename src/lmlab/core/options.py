@@ -31,6 +31,7 @@ from typing import (
     overload,
 )
 
+from lmlab.core.notebook import Records
 from lmlab.core.untrusted_input import check_texts
 
 P = ParamSpec("P")
@@ -229,7 +230,7 @@ Named = Callable[[], None]
 
 def collects(
     stream: Callable[Concatenate[Subject, Iterable[str], P], Iterator[Result]],
-) -> Callable[[Named], Callable[Concatenate[Subject, Sequence[str], P], list[Result]]]:
+) -> Callable[[Named], Callable[Concatenate[Subject, Sequence[str], P], Records[Result]]]:
     """The function that gives the results of a stream as a list, with the stream's options.
 
     It is declared by its name and docstring: `@collects(score_stream)` above `def score()`.
@@ -239,7 +240,7 @@ def collects(
 
 def collects_chunks(
     stream: Callable[Concatenate[Subject, Iterable[Sequence[str]], P], Iterator[Result]],
-) -> Callable[[Named], Callable[Concatenate[Subject, Sequence[str], P], list[Result]]]:
+) -> Callable[[Named], Callable[Concatenate[Subject, Sequence[str], P], Records[Result]]]:
     """The same for a stream whose texts arrive in chunks."""
     return lambda named: _collected(stream, named, lambda texts: [texts])
 
@@ -247,12 +248,12 @@ def collects_chunks(
 def _collected(stream: Callable[..., Any], named: Named, chunks: Callable[..., Any]) -> Any:
     of_stream = inspect.signature(stream)
     subject, texts, *others = of_stream.parameters.values()
-    hint = str(of_stream.return_annotation).replace("Iterator[", "list[", 1)
+    hint = str(of_stream.return_annotation).replace("Iterator[", "Records[", 1)
     texts = texts.replace(name="texts", annotation=Sequence[str])
     signature = of_stream.replace(parameters=[subject, texts, *others], return_annotation=hint)
     fits = _fitting_call(2, others)
 
-    def collected(*values: Any, **keywords: Any) -> list[Any]:
+    def collected(*values: Any, **keywords: Any) -> Records[Any]:
         if fits(values, keywords):
             (subject_value, given_texts), given = values, keywords
         else:
@@ -262,7 +263,7 @@ def _collected(stream: Callable[..., Any], named: Named, chunks: Callable[..., A
                 raise TypeError(_call_error(named, signature, keywords, error)) from None
             subject_value, given_texts = given.pop(subject.name), given.pop("texts")
         check_texts(given_texts, named.__name__)
-        return list(stream(subject_value, chunks(given_texts), **given))
+        return Records(stream(subject_value, chunks(given_texts), **given))
 
     vars(collected)["__signature__"] = signature
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):

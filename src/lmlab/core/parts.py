@@ -180,6 +180,14 @@ class Network(Protocol):
         """Initialise the output biases: see `CandidateLogits.initialise_logits`."""
 
 
+@runtime_checkable
+class EmissionNetwork(Network, Protocol):
+    """A network whose emission an objective may use for more than log-probabilities of targets."""
+
+    @property
+    def emission(self) -> Emission: ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictions:
     """Log-probabilities at the N target positions of a view, in row-major order."""
@@ -204,6 +212,10 @@ class TrainingObjective(nn.Module, ABC):
 
     kind: ClassVar[ScoreKind] = "exact"
     """The kind of score its log_prob is."""
+    prediction_kind: ClassVar[str] = ""
+    """From what its networks predict a token: prefix, masked text, or source and prefix. A network
+    can be the teacher of another of its kind, as it can predict from the same views. Empty if it
+    predicts in a way of its own."""
     loss_is_comparable: ClassVar[bool] = True
     """Whether its loss per prediction is comparable with minus its log_prob; if not, the gap
     between training and held-out losses means nothing."""

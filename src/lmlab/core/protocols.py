@@ -232,6 +232,16 @@ class Detect(Protocol):
         """(B, T) log-odds that the token at each position was replaced; -inf at padding."""
 
 
+@runtime_checkable
+class Multilingual(Protocol):
+    """Language embeddings (XLM): a text without a source is in a selected language."""
+
+    languages: tuple[str, ...]
+
+    def use_language(self, name: str) -> None:
+        """Take texts without a source to be in this language; a UserError if it is unknown."""
+
+
 class InfillDecoder(Decoder, Protocol):
     """Decoder of the answers to a text's blanks, used as any autoregressive decoder.
 
@@ -303,6 +313,7 @@ PROTOCOLS: dict[str, type] = {
         Energy,
         Vectors,
         Detect,
+        Multilingual,
         EncodeQueries,
         Retrieve,
         Ask,

@@ -32,7 +32,8 @@ def run_options(config: Mapping[str, Any], names: Collection[str], path: Path) -
 
 def _training(config: Mapping[str, Any]) -> dict[str, Any]:
     corpus, memories = _object(config, "corpus"), _object(config, "memories")
-    origins = {role: _object(config, role).get("path") for role in ("base", "encoder")}
+    roles = ("base", "encoder", "teacher", "predecessor")
+    origins = {role: _object(config, role).get("path") for role in roles}
     continued = _object(config, "continued_from").get("path")
     options: dict[str, Any] = {
         "system": config.get("system"),
@@ -44,14 +45,16 @@ def _training(config: Mapping[str, Any]) -> dict[str, Any]:
         "settings": {**_object(config, "system_config"), **_training_settings(config)},
     }
     if continued:  # the size, the tokenizer and the memories are those of that run
-        return options | {"base": continued}
+        return options | {"base": continued, "teacher": origins["teacher"]}
     specs = {name: _object(memories, name).get("spec") or None for name in memories}
+    taken_over = any(origins[role] for role in ("base", "teacher", "predecessor"))
     tokenizers = {
         name: kind
         for name in ("tokenizer", "source_tokenizer")
-        if (kind := config.get(name)) in TRAINED_TOKENIZERS and not origins["base"]
+        if (kind := config.get(name)) in TRAINED_TOKENIZERS and not taken_over
     }
-    return options | {"size": config.get("size")} | origins | specs | tokenizers
+    size = None if origins["predecessor"] else config.get("size")
+    return options | {"size": size} | origins | specs | tokenizers
 
 
 def _finetuning(config: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from lmlab.core.errors import UserError
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord, scalar_fields
+from lmlab.core.score_html import (
+    score_html,
+    score_notes,
+    summary_figures,
+    summary_html,
+    surprisal_legend,
+)
+
+if TYPE_CHECKING:
+    from lmlab.core.word_scores import Span, WordScore
 
 ScoreKind = Literal["exact", "bound", "estimate", "pseudo", "reconstruction", "unnormalised"]
 """
@@ -103,12 +115,14 @@ class TokenScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(NotebookRecord):
     """The log-probability of one text, in nats.
 
     `total` is the sum of `per_token` and of `per_sequence`, the term that belongs to no token (a
     VAE's KL). If only an interval is known, it is `low` to `high`.
     """
+
+    number_column: ClassVar[str] = "line"
 
     text: str
     total: float
@@ -146,12 +160,47 @@ class Score:
         """The value by convention: the mean over the tokens, or the total."""
         return self.mean if self.convention.mean else self.total
 
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each token: its place in the text and its surprisal; none without tokens."""
+        for position, token in enumerate(self.per_token, 1):
+            surprisal = 0.0 - token.log_prob
+            yield {
+                "line": self.line,
+                "kind": self.kind,
+                "position": position,
+                "token": token.token,
+                "start": token.start,
+                "end": token.end,
+                "surprisal_bits": surprisal / math.log(2),
+                "surprisal_nats": surprisal,
+                "unknown": token.unknown,
+            }
+
+    def html_body(self) -> Html:
+        """The text with its tokens shaded by surprisal."""
+        return score_html(self)
+
+    def html_notes(self) -> Sequence[str]:
+        """How to read the shading, what the kind of score means, and the convention."""
+        legend = (surprisal_legend(),) if self.per_token else ()
+        return (*legend, *score_notes(self.kind, self.convention))
+
+    def words(self, given: Sequence[str] | None = None) -> list[WordScore]:
+        """Token scores summed by word; see `word_scores`.
+
+        Words are separated by white space, or are those `given`, which spell the text (我, 爱).
+        """
+        from lmlab.core.word_scores import spans_of_words, word_scores
+
+        spans: list[Span] | None = None if given is None else spans_of_words(self.text, given)
+        return word_scores(self, spans)
+
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class Summary(NotebookRecord):
     """Aggregated scores: totals divided once, so that long sequences weigh by their tokens."""
 
     total: float
@@ -165,6 +214,18 @@ class Summary:
     low: float | None = None
     """Lower bound of the total, if every score has an interval."""
     high: float | None = None
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """One row of all figures."""
+        return [{**dict(summary_figures(self)), **scalar_fields(self)}]
+
+    def html_body(self) -> Html:
+        """The figures, one below the other."""
+        return summary_html(self)
+
+    def html_notes(self) -> Sequence[str]:
+        """What the kind of score means, and the convention."""
+        return score_notes(self.kind, self.convention)
 
     @property
     def nats_per_token(self) -> float:
@@ -210,35 +271,52 @@ class Summary:
         return best, worst
 
 
-def summarise(scores: Iterable[Score]) -> Summary:
-    """Sum scores; they must share their kind and convention."""
-    total, tokens, characters, utf8_bytes, sequences, unknown = 0.0, 0, 0, 0, 0, 0
-    first: Score | None = None
-    low: float | None = 0.0
-    high: float | None = 0.0
-    for score in scores:
-        first = first or score
+class ScoreTotals:
+    """Running totals of scores that share their kind and convention."""
+
+    def __init__(self) -> None:
+        self._first: Score | None = None
+        self._total, self._tokens, self._characters, self._utf8_bytes = 0.0, 0, 0, 0
+        self._sequences, self._unknown = 0, 0
+        self._low: float | None = 0.0
+        self._high: float | None = 0.0
+
+    def add(self, score: Score) -> None:
+        """Add a score."""
+        first = self._first = self._first or score
         if (score.kind, score.convention) != (first.kind, first.convention):
             raise UserError("scores of different kinds or conventions can't be summed.")
-        total += score.total
-        tokens += score.tokens
-        characters += score.characters
-        utf8_bytes += score.utf8_bytes
-        unknown += score.unknown
-        sequences += 1
-        low = None if low is None or score.low is None else low + score.low
-        high = None if high is None or score.high is None else high + score.high
-    if first is None:
-        raise UserError("no text was scored, so there is nothing to sum.")
-    return Summary(
-        total=total,
-        tokens=tokens,
-        characters=characters,
-        utf8_bytes=utf8_bytes,
-        sequences=sequences,
-        unknown=unknown,
-        kind=first.kind,
-        convention=first.convention,
-        low=low,
-        high=high,
-    )
+        self._total += score.total
+        self._tokens += score.tokens
+        self._characters += score.characters
+        self._utf8_bytes += score.utf8_bytes
+        self._unknown += score.unknown
+        self._sequences += 1
+        low, high = self._low, self._high
+        self._low = None if low is None or score.low is None else low + score.low
+        self._high = None if high is None or score.high is None else high + score.high
+
+    def summary(self) -> Summary:
+        """The sum; a UserError if nothing was added."""
+        if self._first is None:
+            raise UserError("no text was scored, so there is nothing to sum.")
+        return Summary(
+            total=self._total,
+            tokens=self._tokens,
+            characters=self._characters,
+            utf8_bytes=self._utf8_bytes,
+            sequences=self._sequences,
+            unknown=self._unknown,
+            kind=self._first.kind,
+            convention=self._first.convention,
+            low=self._low,
+            high=self._high,
+        )
+
+
+def summarise(scores: Iterable[Score]) -> Summary:
+    """Sum scores; they must share their kind and convention."""
+    totals = ScoreTotals()
+    for score in scores:
+        totals.add(score)
+    return totals.summary()

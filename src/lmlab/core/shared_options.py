@@ -87,7 +87,9 @@ TextTokenizer = Annotated[
 BUDGET = "budget"
 """The family of the budgets."""
 Steps = Annotated[int | None, Option("Budget: optimiser steps.", family=BUDGET)]
-Minutes = Annotated[float | None, Option("Budget: minutes of wall-clock time.", family=BUDGET)]
+Minutes = Annotated[
+    float | None, Option("Budget: minutes, by the setting clock (wall or cpu).", family=BUDGET)
+]
 Resume = Annotated[bool, Option("Resume from a checkpoint.")]
 Seed = Annotated[int, Option("Random seed.")]
 Jobs = Annotated[int, Option("Number of trainings run in parallel.")]

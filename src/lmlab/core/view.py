@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -49,6 +50,9 @@ class View:
     """(B, T) id of the entity mention that covers each position, -1 where none does."""
     spans: MentionSpans | None = None
     """The entity mentions that a memory may look up, if any."""
+    memory_spans: Mapping[int, MentionSpans] = field(default_factory=dict)
+    """The mentions that each memory may look up, by the layer that it follows, where memories have
+    lexicons of their own; `spans` are for all others."""
     labels: Tensor | None = None
     """(B,) a class for the whole row (next sentence or not)."""
     decoder: View | None = None

@@ -201,18 +201,17 @@ def _progress_bar(split: Split, enabled: bool) -> Iterator[Any]:
         yield lambda: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    bar = Progress(
+    from lmlab.core.progress_bars import progress_bar
+
+    bar = progress_bar(
         TextColumn("tokenising {task.fields[name]}"),
         BarColumn(),
         TextColumn("{task.fields[examples]:,} examples"),
         TimeRemainingColumn(),
-        console=console,
+        console=Console(stderr=True),
         transient=True,
-        # Without a terminal, rich would still leave empty lines behind.
-        disable=not console.is_terminal,
         redirect_stdout=False,
         redirect_stderr=False,
     )

@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -27,6 +28,68 @@ SPECIAL_TOKEN_OPENING = r"<(?=(?:pad|s|/s|mask)>)"
 CJK_PATTERN = r"[\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x{3ffff}]"
 
 
+LETTER = r"[\p{L}\p{N}]"
+MARK = r"[!-/:-@\[-`{-~\p{P}]"
+"""A punctuation mark: Unicode's, and ASCII's symbols, as in BERT."""
+INNER_MARK = rf"(?<={LETTER})(?:['’‐‑.&_@/-](?={LETTER})|[,:](?=\p{{N}})(?<=\p{{N}}[,:]))"
+"""A mark inside a word or number, which stays: don't, well-known, AT&T, 3.14, 10:30."""
+PUNCTUATION = rf"{UNKNOWN}|(?!{INNER_MARK}){MARK}"
+"""What `punctuation=split` makes tokens of their own; a literal <unk> stays whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRules:
+    """What is done to a text before it is divided into tokens.
+
+    A tokenizer with rules gives the tokens of the changed text, by its normaliser and its
+    pre-tokenizer; so its tokenizer.json has them, and offsets are those of the original text.
+    """
+
+    lowercase: bool = False
+    split_punctuation: bool = False
+    """Whether marks at the edges of words are tokens of their own: `dog,` is `dog` and `,`."""
+
+    def check(self, kind: str) -> None:
+        """A UserError where a rule does not apply to a kind of tokenizer."""
+        if self.lowercase and kind not in ("word", "wordpiece", "bpe"):
+            raise UserError(
+                f"lowercase applies to the tokenizers word, wordpiece and bpe, got {kind}; remove "
+                "it."
+            )
+        if self.split_punctuation and kind not in ("word", "wordpiece"):
+            raise UserError(
+                f"punctuation=split does not apply to the tokenizer {kind}, whose tokens never "
+                "join letters and punctuation; remove it."
+            )
+
+    def change(self, text: str) -> str:
+        """A text in lower case, with spaces around its marks."""
+        if self.lowercase:
+            text = str(normalizers.Lowercase().normalize_str(text))
+        if self.split_punctuation:
+            text = " ".join(piece for piece, _ in _punctuation_split().pre_tokenize_str(text))
+        return text
+
+    def add_to(self, inner: HfTokenizer) -> HfTokenizer:
+        """The tokenizer of changed texts, as one of original texts."""
+        if self.lowercase:
+            before = [] if inner.normalizer is None else [inner.normalizer]
+            inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+        if self.split_punctuation:
+            inner.pre_tokenizer = pre_tokenizers.Sequence(
+                [_punctuation_split(), inner.pre_tokenizer]
+            )
+        return inner
+
+
+NO_RULES = TextRules()
+
+
+@cache
+def _punctuation_split() -> pre_tokenizers.Split:
+    return pre_tokenizers.Split(Regex(PUNCTUATION), "isolated")
+
+
 @dataclass(frozen=True)
 class TokenizerKind:
     """A tokenizer kind: how it is assembled and trained."""
@@ -37,7 +100,14 @@ class TokenizerKind:
     """From texts, minimum count and vocabulary size to the tokenizer."""
 
 
-def train_kind(kind: str, texts: Iterable[str], *, min_count: int, size: int | None) -> HfTokenizer:
+def train_kind(
+    kind: str,
+    texts: Iterable[str],
+    *,
+    min_count: int,
+    size: int | None,
+    rules: TextRules = NO_RULES,
+) -> HfTokenizer:
     """Train a tokenizer of that kind, in one pass over the texts."""
     if kind not in TRAINERS:
         raise unknown_name_or_path("tokenizer", kind, [*TRAINERS, "a tokenizer.json"])
@@ -50,8 +120,11 @@ def train_kind(kind: str, texts: Iterable[str], *, min_count: int, size: int | N
         )
     if kind in ("bpe", "wordpiece"):  # the library allocates the whole size at once
         check_limit("vocabulary", size or 0, called="vocabulary_size")
+    rules.check(kind)
+    if rules != NO_RULES:
+        texts = map(rules.change, texts)
     try:
-        return TRAINERS[kind].train(texts, min_count, size)
+        return rules.add_to(TRAINERS[kind].train(texts, min_count, size))
     except UnicodeEncodeError:
         raise UserError("a text holds half of a surrogate pair, which is no character.") from None
 

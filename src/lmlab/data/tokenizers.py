@@ -29,8 +29,10 @@ from lmlab.data.corpus import Corpus
 from lmlab.data.text_codecs import ByteCodec, CharacterCodec, TextCodec, WordCodec
 from lmlab.data.tokenizer_training import (
     BYTE_SPECIAL_TOKENS,
+    NO_RULES,
     RESERVED_TOKENS,
     TRAINERS,
+    TextRules,
     byte_level_tokenizer,
     train_kind,
     without_vocabulary,
@@ -163,6 +165,12 @@ class Tokenizer:
         return PAD if token is None else token
 
     @property
+    def splits_at_spaces_alone(self) -> bool:
+        """Whether its tokens are the words between white space, punctuation attached."""
+        before = self._settings["pre_tokenizer"]
+        return self.kind == "word" and before is not None and before["type"] == "WhitespaceSplit"
+
+    @property
     def symbols(self) -> frozenset[int]:
         """Ids of the special tokens; <unk>, which stands for a word, is not among them."""
         special = {token["id"] for token in self._settings["added_tokens"] if token["special"]}
@@ -246,16 +254,22 @@ class Tokenizer:
 
 
 def train_tokenizer(
-    kind: str, texts: Iterable[str], *, min_count: int = 1, size: int | None = None
+    kind: str,
+    texts: Iterable[str],
+    *,
+    min_count: int = 1,
+    size: int | None = None,
+    rules: TextRules = NO_RULES,
 ) -> Tokenizer:
     """Train a tokenizer of a kind (word, char, byte, bpe, wordpiece) on texts.
 
     `min_count`: rarer words or characters (for BPE and WordPiece, pairs) get no token of their own.
     `size`: maximum vocabulary size, special tokens included; 8,000 by default for BPE and
     WordPiece, unlimited for the others. Memory grows with the number of distinct words. Bytes need
-    no training: the texts are not read, and both do not apply.
+    no training: the texts are not read, and both do not apply. `rules`: lower case, and punctuation
+    marks as tokens of their own.
     """
-    return Tokenizer(train_kind(kind, texts, min_count=min_count, size=size))
+    return Tokenizer(train_kind(kind, texts, min_count=min_count, size=size, rules=rules))
 
 
 def tokenizer_for(
@@ -264,6 +278,7 @@ def tokenizer_for(
     *,
     min_count: int | None = None,
     size: int | None = None,
+    rules: TextRules = NO_RULES,
     source: bool | None = None,
 ) -> Tokenizer:
     """Train a corpus's default tokenizer, or another kind, on the splits it names.
@@ -275,6 +290,7 @@ def tokenizer_for(
         corpus.vocabulary_texts(source=source),
         min_count=corpus.min_count if min_count is None else min_count,
         size=size,
+        rules=rules,
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
+from lmlab.core.figure_style import PLAIN_STYLE, FigureFileStyle
 from lmlab.diagnosis.causality import (
     MAX_NAME,
     CausalityReport,
@@ -22,23 +22,23 @@ from lmlab.diagnosis.causality import (
 from lmlab.diagnosis.findings import Examination, ReferenceBand
 from lmlab.plotting.charts import ColourScale, HeatMap, HeatMapAxis, Values, draw_heat_map
 from lmlab.plotting.figure import (
-    FIGURE_SUFFIXES,
     FOREGROUND_COLOUR,
     FigureSpec,
     abbreviate_count,
     add_legend,
     colour,
     printable_name,
-    render_figure,
-    write_figure,
+    write_figures,
 )
 
 
-def write_examination_figures(examination: Examination, folder: Path) -> list[Path]:
+def write_examination_figures(
+    examination: Examination, folder: Path, style: FigureFileStyle = PLAIN_STYLE
+) -> list[Path]:
     """Write doctor.svg, causality.svg and their PNGs into a folder; what there is to draw."""
-    files = write_loss_figure(examination, folder)
+    files = write_loss_figure(examination, folder, style)
     if examination.causality is not None:
-        files += write_causality_figure(examination.causality, folder)
+        files += write_causality_figure(examination.causality, folder, style)
     return files
 
 
@@ -61,17 +61,14 @@ def loss_figure(examination: Examination) -> FigureSpec:
     )
 
 
-def write_loss_figure(examination: Examination, folder: Path) -> list[Path]:
+def write_loss_figure(
+    examination: Examination, folder: Path, style: FigureFileStyle = PLAIN_STYLE
+) -> list[Path]:
     """Write doctor.svg and doctor.png into a folder; nothing if there is no curve."""
     history = examination.history
     if not history.train and not history.held_out:
         return []
-    with telling_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    rendered = render_figure(loss_figure(examination))
-    write_text(folder / "doctor.svg", rendered.svg)
-    write_bytes(folder / "doctor.png", rendered.png)
-    return [folder / "doctor.svg", folder / "doctor.png"]
+    return write_figures(folder, [loss_figure(examination)], style)
 
 
 def _draw_loss(figure: Figure, examination: Examination) -> None:
@@ -83,7 +80,7 @@ def _draw_loss(figure: Figure, examination: Examination) -> None:
     style: dict[str, Any] = {"color": colour(0)}
     if history.train:
         points = [(window.tokens, window.loss) for window in history.train]
-        name = "training" if examination.losses_comparable else "training, a sampled loss"
+        name = "training" if examination.losses_comparable else "training, another loss"
         axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.45, label=name, **style)
     if history.held_out:
         points = [(point.tokens, point.loss) for point in history.held_out]
@@ -157,16 +154,15 @@ def causality_figure(report: CausalityReport) -> FigureSpec:
         draw=lambda figure: _draw_matrices(figure, report, maps),
         width=maps[0].inches[0],
         height=height,
+        fixed_layout=True,
     )
 
 
-def write_causality_figure(report: CausalityReport, folder: Path) -> list[Path]:
+def write_causality_figure(
+    report: CausalityReport, folder: Path, style: FigureFileStyle = PLAIN_STYLE
+) -> list[Path]:
     """Write causality.svg and causality.png into a folder."""
-    rendered = render_figure(causality_figure(report))
-    files = [folder / f"causality{suffix}" for suffix in FIGURE_SUFFIXES]
-    for file in files:
-        write_figure(file, rendered)
-    return files
+    return write_figures(folder, [causality_figure(report)], style)
 
 
 def _heat_map(report: CausalityReport, matrix: EffectMatrix) -> HeatMap:

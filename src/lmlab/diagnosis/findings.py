@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord, scalar_fields
 from lmlab.diagnosis.causality import CausalityReport, Cause
 from lmlab.training.training_logs import NOT_FINITE
 
@@ -185,7 +187,7 @@ class SkippedCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examination:
+class Examination(NotebookRecord):
     """The diagnosis of a run, or of a model from elsewhere, which has no training history."""
 
     run: str
@@ -196,7 +198,7 @@ class Examination:
     unit: str
     """Unit of the losses."""
     losses_comparable: bool
-    """Whether training and held-out losses are of the same kind; false for sampled losses (NCE)."""
+    """Whether training and held-out losses are of the same kind; false for a sampled loss, say."""
     outcome: str
     """The system, its corpus and its final loss against the baselines."""
     verdict: str
@@ -221,6 +223,19 @@ class Examination:
     def healthy(self) -> bool:
         """Whether checks were run and none has a finding."""
         return bool(self.checks) and not self.findings
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each finding; none if all is well."""
+        for finding in self.findings:
+            values = {"finding": finding.name, **scalar_fields(finding)}
+            del values["name"]
+            yield {**values, "suggestions": "; ".join(finding.suggestions)}
+
+    def html_body(self) -> Html:
+        """The report, with the loss curve."""
+        from lmlab.diagnosis.notebook_report import examination_body
+
+        return examination_body(self)
 
     def as_dict(self) -> dict[str, Any]:
         """All fields as plain values, for JSON."""

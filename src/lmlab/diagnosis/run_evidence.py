@@ -191,7 +191,7 @@ class RunEvidence:
     def losses_comparable(self) -> bool:
         """Whether training and held-out losses are of the same kind, as far as known."""
         try:
-            return self.system.loss_is_comparable
+            return self.system.loss_is_comparable and self.model.config.loss_is_comparable
         except MissingEvidence:
             return True
 

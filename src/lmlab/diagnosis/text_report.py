@@ -140,11 +140,7 @@ def _baseline_lines(examination: Examination) -> Iterator[tuple[str, str]]:
     if examination.levels:
         yield "", ""
         yield "baselines of the curve, in nats per token:", ""
-        best = examination.history.best
-        rows = [(level.name, level.value, level.meaning) for level in examination.levels]
-        if best is not None:
-            rows.append(("this run", best.loss, f"at its best, step {best.step:,}"))
-        for name, value, meaning in sorted(rows, key=lambda row: -row[1]):
+        for name, value, meaning in baseline_rows(examination):
             yield f"  {value:8.3f}  {name:<9} {meaning}", "bold" if name == "this run" else ""
     band, history = examination.reference_band, examination.history
     expected = band.at(history.tokens) if band is not None else None
@@ -152,6 +148,15 @@ def _baseline_lines(examination: Examination) -> Iterator[tuple[str, str]]:
         low, high = expected
         runs = f"healthy runs ({', '.join(band.systems)})"
         yield f"  by now {runs} have {low:.3f} to {high:.3f}", ""
+
+
+def baseline_rows(examination: Examination) -> list[tuple[str, float, str]]:
+    """The baselines and the run, highest loss first: name, loss, meaning."""
+    best = examination.history.best
+    rows = [(level.name, level.value, level.meaning) for level in examination.levels]
+    if best is not None:
+        rows.append(("this run", best.loss, f"at its best, step {best.step:,}"))
+    return sorted(rows, key=lambda row: -row[1])
 
 
 def _causality_lines(examination: Examination) -> Iterator[tuple[str, str]]:

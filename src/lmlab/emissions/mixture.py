@@ -19,8 +19,14 @@ from lmlab.emissions.emission_interfaces import (
     output_embedding,
     usage_capture,
 )
-from lmlab.layers.input_embedding import scale_to_radius
-from lmlab.layers.softmax_log_prob import linear_log_prob, log_table, table_log_prob
+from lmlab.layers.input_embedding import scale_to_radius, unit_vectors
+from lmlab.layers.matrix_product import Linear
+from lmlab.layers.softmax_log_prob import (
+    linear_log_prob,
+    log_table,
+    mixture_log_prob,
+    table_log_prob,
+)
 
 
 class MixtureStates(nn.Module):
@@ -73,9 +79,8 @@ class CosineMixtureStates(MixtureStates):
         self.log_scales = nn.Parameter(torch.full((count,), math.log(width) / 2))
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        return scale_to_radius(self.weight), scale_to_radius(self.vectors) * self.log_scales.exp()[
-            :, None
-        ]
+        scaled = scale_to_radius(self.vectors) * self.log_scales.exp()[:, None]
+        return unit_vectors(self.weight), scaled
 
     def capture_internals(self) -> dict[str, Capture]:
         return {
@@ -140,11 +145,15 @@ class MixtureEmission(WeightedStates):
 
     def __init__(self, width: int, states: MixtureStates, *, dropout: float = 0.0) -> None:
         super().__init__(states)
-        self.choose = nn.Linear(width, states.count)
+        self.choose = Linear(width, states.count)
         self.dropout = nn.Dropout(dropout)
 
     def log_weights(self, hidden: Tensor) -> Tensor:
         return F.log_softmax(self.choose(self.dropout(hidden)), dim=-1)
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        choices = self.choose(self.dropout(hidden))
+        return mixture_log_prob(choices, self.states.log_prob(targets))
 
 
 class RotatedMixture(Emission):
@@ -162,8 +171,8 @@ class RotatedMixture(Emission):
     def __init__(self, width: int, states: MixtureStates, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.states = states
-        self.choose = nn.Linear(width, states.count + 1)
-        self.rotate = nn.Linear(width, width, bias=False)
+        self.choose = Linear(width, states.count + 1)
+        self.rotate = Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
     def _parts(self, hidden: Tensor) -> tuple[Tensor, Tensor]:

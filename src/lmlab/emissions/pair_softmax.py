@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
+from lmlab.layers.matrix_product import linear
 
 _ROWS_AT_ONCE = 1024
 """Rows of logits held at once, which bounds the memory of scoring."""
@@ -48,8 +49,8 @@ def pair_log_normalisers(first: Tensor, second: Tensor, weight: Tensor, bias: Te
 
 
 def _block(first: Tensor, second: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    left, highest_left = _powers(F.linear(first, weight, bias))
-    right, highest_right = _powers(F.linear(second, weight))
+    left, highest_left = _powers(linear(first, weight, bias))
+    right, highest_right = _powers(linear(second, weight))
     product = left @ right.transpose(1, 2)
     smallest = torch.finfo(product.dtype).tiny
     return product.clamp(min=smallest).log() + highest_left + highest_right.transpose(1, 2)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import never_predicted_mask, output_embedding
-from lmlab.layers.input_embedding import scale_to_radius
-from lmlab.layers.softmax_log_prob import linear_log_prob
+from lmlab.layers.input_embedding import scale_to_radius, unit_vectors
+from lmlab.layers.softmax_log_prob import linear_log_prob, log_normaliser
 
 
 class LinearSoftmax(Emission):
@@ -80,7 +80,8 @@ class Softmax(LinearSoftmax):
     def log_prob_by_index(self, hidden: Tensor, index: Tensor, targets: Tensor) -> Tensor:
         """Inner products of targets with their hidden states, minus the log-normalisers."""
         transformed = self._transformed(hidden)
-        scores = (transformed[index] * self.weight[targets]).sum(-1) + self._biases()[targets]
+        outputs, offsets = F.embedding(targets, self.weight), self._biases()
+        scores = (transformed[index] * outputs).sum(-1) + offsets[targets]
         return scores - self._log_normaliser(transformed)[index]
 
     def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,7 +127,9 @@ class Softmax(LinearSoftmax):
         """Inner products of targets with sources, minus each source's log-normaliser."""
         sources = self._transformed(sources)
         offsets = self._biases()
-        scores = self.weight[targets] @ sources.transpose(1, 2) + offsets[targets][..., None]
+        # Gathered as embeddings, whose gradients are cheaper.
+        outputs, biases = F.embedding(targets, self.weight), F.embedding(targets, offsets[:, None])
+        scores = torch.baddbmm(biases, outputs, sources.transpose(1, 2))
         return scores - self._log_normaliser(sources.flatten(0, 1)).view(len(sources), 1, -1)
 
     def _transformed(self, hidden: Tensor) -> Tensor:
@@ -139,11 +142,8 @@ class Softmax(LinearSoftmax):
         return self.never_predicted if self.bias is None else self.bias + self.never_predicted
 
     def _log_normaliser(self, hidden: Tensor) -> Tensor:
-        """(N,) log Σ_k exp(e_k · h + b_k): the logit minus its log-probability."""
-        any_token, offsets = int((self.never_predicted == 0).nonzero()[0]), self._biases()
-        targets = torch.full((len(hidden),), any_token, device=hidden.device)
-        score = hidden @ self.weight[any_token] + offsets[any_token]
-        return score - linear_log_prob(hidden, self.weight, offsets, targets)
+        """(N,) log Σ_k exp(e_k · h + b_k)."""
+        return log_normaliser(hidden, self.weight, self._biases())
 
 
 class CosineSoftmax(LinearSoftmax):
@@ -169,7 +169,7 @@ class CosineSoftmax(LinearSoftmax):
 
     def linear(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scaled = self.dropout(scale_to_radius(hidden)) * self.log_scale.exp()
-        return scaled, scale_to_radius(self.weight), self.never_predicted
+        return scaled, unit_vectors(self.weight), self.never_predicted
 
 
 class RadialBasis(LinearSoftmax):

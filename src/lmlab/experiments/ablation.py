@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -13,13 +13,16 @@ from typing import Any
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
+from lmlab.core.html import Html, join_html
 from lmlab.core.limits import check_limit
+from lmlab.core.notebook import NotebookRecord
 from lmlab.core.options import takes
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.switches import describe_switches, parse_switch_sets, parse_switches
 from lmlab.core.system_files import resolve_system
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.experiments.ablation_options import AblationPlanOptions
+from lmlab.plotting.notebook_figures import notebook_figure
 from lmlab.training.config import TrainingConfig
 from lmlab.training.setting_records import DEFAULT_SIZE
 from lmlab.training.training_plan import TrainingPlan, make_training_plan
@@ -115,7 +118,7 @@ class AblationPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ablation:
+class Ablation(NotebookRecord):
     """Ablation results: the table, and the trials behind it."""
 
     path: Path
@@ -132,6 +135,38 @@ class Ablation:
     notes: tuple[str, ...]
     finished: bool
     """Whether every planned training is done."""
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each set of terms and reported epoch: loss, and difference to the intact."""
+        for row in self.rows:
+            for epoch in self.report_epochs:
+                loss, difference = row.losses.get(epoch), row.differences.get(epoch)
+                yield {
+                    "off": ",".join(map(str, row.disabled)),
+                    "terms": row.terms,
+                    "epoch": epoch,
+                    "loss": None if loss is None else loss.mean,
+                    "loss_spread": None if loss is None else loss.standard_deviation,
+                    "difference": None if difference is None else difference.mean,
+                    "difference_spread": (
+                        None if difference is None else difference.standard_deviation
+                    ),
+                    "parameters": row.parameters,
+                    "seconds": row.seconds,
+                }
+
+    def html_body(self) -> Html:
+        """The table, and the figure of the differences."""
+        from lmlab.experiments.ablation_tables import ablation_figure, ablation_table
+
+        parts = [ablation_table(self).html()]
+        if any(row.differences for row in self.rows):
+            parts.append(notebook_figure(ablation_figure(self)))
+        return join_html(parts)
+
+    def html_notes(self) -> Sequence[str]:
+        """The caveats."""
+        return self.notes
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-serialisable dict."""

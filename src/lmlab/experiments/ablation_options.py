@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from lmlab.core.figure_style import FigureFileStyle
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
     BUDGET,
@@ -59,7 +60,7 @@ class AblationPlanOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblateOptions(AblationPlanOptions):
+class AblateOptions(AblationPlanOptions, FigureFileStyle):
     """The plan of an ablation, and how it is run."""
 
     out: Annotated[str | Path, Option("Output folder.", metavar="DIR")]

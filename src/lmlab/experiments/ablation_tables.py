@@ -8,10 +8,11 @@ from functools import partial
 
 from matplotlib.figure import Figure as Canvas
 
-from lmlab.core.atomic_files import write_bytes, write_text
+from lmlab.core.atomic_files import write_text
+from lmlab.core.figure_style import PLAIN_STYLE, FigureFileStyle
 from lmlab.experiments.ablation import Ablation, AblationRow, SeedMean
 from lmlab.experiments.result_tables import ResultTable
-from lmlab.plotting.figure import FOREGROUND_COLOUR, FigureSpec, add_legend, colour, render_figure
+from lmlab.plotting.figure import FOREGROUND_COLOUR, FigureSpec, add_legend, colour, write_figures
 from lmlab.training.training_logs import format_exact_duration
 
 MISSING = "–"
@@ -147,14 +148,12 @@ def _seed_differences(ablation: Ablation, row: AblationRow, epoch: int) -> list[
     return [a - b for a, b in pairs if a is not None and b is not None]
 
 
-def write_ablation_tables(ablation: Ablation) -> None:
-    """Write ablation.md, ablation.tex, ablation.svg and ablation.png next to ablation.json."""
+def write_ablation_tables(ablation: Ablation, style: FigureFileStyle = PLAIN_STYLE) -> None:
+    """Write ablation.md, ablation.tex and the figure next to ablation.json."""
     if not ablation.rows:
         return  # stopped before the first training was done
     table = ablation_table(ablation)
     write_text(ablation.path / "ablation.md", table.markdown())
     write_text(ablation.path / "ablation.tex", table.latex())
     if any(row.differences for row in ablation.rows):
-        rendered = render_figure(ablation_figure(ablation))
-        write_text(ablation.path / "ablation.svg", rendered.svg)
-        write_bytes(ablation.path / "ablation.png", rendered.png)
+        write_figures(ablation.path, [ablation_figure(ablation)], style)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmlab.core.errors import escape_csv_cell
+from lmlab.core.html import Html, join_html, plain_table, tag, visible_text
 from lmlab.scoring.comparison_tables import (
     latex_escape,
     markdown_escape,
@@ -32,6 +33,11 @@ class ResultTable:
     bold: Sequence[bool]
     """Rows that a terminal sets bold."""
     notes: Sequence[str] = ()
+
+    def html(self) -> Html:
+        """The table under its caption for a notebook, without the notes."""
+        table = plain_table(self.headings, self.rows, numbers=self.numbers, bold=self.bold)
+        return join_html([tag("div", visible_text(self.caption), class_="faint"), table])
 
     def rich(self, *, most: int | None = None) -> Table:
         """The table for a terminal, with `most` rows at most."""

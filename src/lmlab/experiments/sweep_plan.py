@@ -29,7 +29,7 @@ from lmlab.experiments.sweep_spec import SYSTEM, VARIED_OPTIONS, SweepSpec
 from lmlab.experiments.training_tasks import TrainingTask
 from lmlab.experiments.validation_metric import LOSS, find_metric
 from lmlab.training.base_models import load_base_model, resolve_base
-from lmlab.training.config import TrainingConfig
+from lmlab.training.config import TOKENIZER_SETTINGS, TrainingConfig
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.setting_records import DEFAULT_SIZE
 from lmlab.training.system_building import build_system
@@ -41,7 +41,7 @@ from lmlab.training.training_plan import (
     objective_setting,
 )
 
-TOKENIZATION = ("tokenizer", "source_tokenizer", "vocabulary_size", "min_count")
+TOKENIZATION = ("tokenizer", "source_tokenizer", *TOKENIZER_SETTINGS)
 """What changes the tokens, and so what a loss per token means."""
 BUDGETS = ("epochs", "steps", "minutes")
 MEMORIES = ("base", "encoder", "documents", "knowledge")
@@ -59,6 +59,8 @@ class SweepPlan:
     corpus: str
     """The fingerprint of the data."""
     lower_is_better: bool
+    track: tuple[str, ...] = ()
+    """Trackers of every training; no part of the record, since no result depends on them."""
 
     @property
     def sequential(self) -> bool:
@@ -80,6 +82,7 @@ class SweepPlan:
         spec = self.spec
         metric = None if spec.select == LOSS else spec.select
         options = training_options(spec, point) | {"seed": seed}
+        options |= {"track": self.track} if self.track else {}
         return TrainingTask(
             name=name,
             out=str(out),

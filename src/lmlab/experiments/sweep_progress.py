@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from lmlab.core.errors import escape_control_characters
+from lmlab.core.progress_bars import progress_bar
 from lmlab.experiments.search_space import describe_point
 from lmlab.experiments.sweep_results import Trial
 from lmlab.experiments.training_tasks import TrainingOutcome, TrainingTask
@@ -25,14 +26,13 @@ class SweepBar:
         self._sign = 1.0 if lower_is_better else -1.0
         self._best: Trial | None = None
         self._done, self._total = 0, ""
-        self._bar = Progress(
+        self._bar = progress_bar(
             TextColumn("trainings"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("{task.description}"),
             TimeRemainingColumn(),
             console=self._console,
-            disable=quiet or not self._console.is_terminal,
         )
         self._task = self._bar.add_task("", total=None)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
 
+from lmlab.core.html import Html, join_html
+from lmlab.core.notebook import NotebookRecord
 from lmlab.experiments.importances import Importances, setting_importances
 from lmlab.experiments.search import KnownTrial
 from lmlab.experiments.search_space import Point
@@ -16,6 +18,7 @@ from lmlab.experiments.sweep_plan import SweepPlan
 from lmlab.experiments.sweep_records import SweepLog
 from lmlab.experiments.training_tasks import TrainingOutcome
 from lmlab.experiments.validation_metric import LOSS
+from lmlab.plotting.notebook_figures import notebook_figure
 
 TrialState = Literal["finished", "pruned", "failed", "unfinished", "planned"]
 
@@ -44,7 +47,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class Sweep(NotebookRecord):
     """Results of a sweep: the table, and what it says of the settings."""
 
     path: Path
@@ -69,6 +72,30 @@ class Sweep:
     def best(self) -> Trial | None:
         """The best trial, if any has finished."""
         return next((trial for trial in self.trials if trial.state == "finished"), None)
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each trial: its settings, and what came of it."""
+        for trial in self.trials:
+            yield {
+                "trial": trial.number,
+                **{name: trial.point[name] for name in self.varied},
+                self.select: trial.value,
+                "spread": trial.spread,
+                "state": trial.state,
+                "parameters": trial.parameters,
+                "seconds": trial.seconds,
+                "failure": trial.failure,
+            }
+
+    def html_body(self) -> Html:
+        """The table and the figures."""
+        from lmlab.experiments.sweep_tables import sweep_figures, sweep_table
+
+        return join_html([sweep_table(self).html(), *map(notebook_figure, sweep_figures(self))])
+
+    def html_notes(self) -> Sequence[str]:
+        """The caveats."""
+        return self.notes
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-serialisable dict."""

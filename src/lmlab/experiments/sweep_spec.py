@@ -24,6 +24,7 @@ FIXED_OPTIONS: Mapping[str, Any] = {
     "recipe": str,
     "base": str,
     "encoder": str,
+    "teacher": str,
     "documents": str,
     "knowledge": str,
     "epochs": int,

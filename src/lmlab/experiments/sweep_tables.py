@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from lmlab.core.atomic_files import write_text
+from lmlab.core.figure_style import PLAIN_STYLE, FigureFileStyle
 from lmlab.experiments.result_tables import ResultTable
 from lmlab.experiments.search_space import short_value
 from lmlab.experiments.sweep_figures import importance_figure, parallel_coordinates_figure
 from lmlab.experiments.sweep_results import Sweep, Trial
 from lmlab.experiments.validation_metric import LOSS
-from lmlab.plotting.figure import FIGURE_SUFFIXES, render_figure, write_figure
+from lmlab.plotting.figure import FigureSpec, write_figures
 from lmlab.training.training_logs import format_exact_duration
 
 MISSING = "–"
@@ -69,17 +70,20 @@ def _importance_notes(sweep: Sweep) -> list[str]:
     return [f"Importance ({method}): {', '.join(shares)}."]
 
 
-def write_sweep_tables(sweep: Sweep) -> None:
+def sweep_figures(sweep: Sweep) -> list[FigureSpec]:
+    """The figures of a sweep; none before a trial has finished."""
+    if sweep.best is None:
+        return []
+    importance = [importance_figure(sweep)] if sweep.importances is not None else []
+    return [parallel_coordinates_figure(sweep), *importance]
+
+
+def write_sweep_tables(sweep: Sweep, style: FigureFileStyle = PLAIN_STYLE) -> None:
     """Write the table and figures beside sweep.json."""
     if sweep.best is None:
         return  # nothing has finished yet
     table = sweep_table(sweep)
     texts = {"sweep.md": table.markdown(), "sweep.tex": table.latex(), "sweep.csv": table.csv()}
-    figures = [parallel_coordinates_figure(sweep)]
-    figures += [importance_figure(sweep)] if sweep.importances is not None else []
-    for figure in figures:
-        rendered = render_figure(figure)
-        for suffix in FIGURE_SUFFIXES:
-            write_figure(sweep.path / f"{figure.name}{suffix}", rendered)
+    write_figures(sweep.path, sweep_figures(sweep), style)
     for name, text in texts.items():
         write_text(sweep.path / name, text)

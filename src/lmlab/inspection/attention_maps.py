@@ -35,6 +35,7 @@ from lmlab.plotting.charts import (
     shorten_label,
 )
 from lmlab.plotting.figure import FigureSpec, add_legend, colour, join_remarks
+from lmlab.plotting.figure_styling import TITLE
 
 MAX_WORDS = 24
 """Most positions shown."""
@@ -169,7 +170,7 @@ def draw_attention_maps(figure: Figure, maps: AttentionMaps, *, title: str) -> N
     axes.tick_params(length=0)
     hide_spines(axes)
     width, height = figure.get_size_inches()
-    figure.text(0, 1 + 0.3 / height, title, fontsize=11)
+    figure.text(0, 1 + 0.3 / height, title, fontsize=11, label=TITLE)
     draw_colour_bar(figure, scale, left=width)
 
 
@@ -197,6 +198,7 @@ def _head_view(
         width=len(layers) * (LINE_SPAN_INCHES + sum(margins) + 0.2) - 0.2,
         height=WORD_LINE_INCHES * max(len(maps.rows), len(maps.columns)),
         text=activations.sentence.text,
+        fixed_layout=True,
     )
 
 
@@ -229,7 +231,7 @@ def draw_attention_lines(
                 axes.text(x, row + 0.5, shorten_label(word), ha=side, va="center", fontsize=9)
         axes.set_title(f"layer {maps.layers[layer]}", fontsize=9)
         axes.axis("off")
-    figure.text(0, 1 + 0.32 / height, title, fontsize=11)
+    figure.text(0, 1 + 0.32 / height, title, fontsize=11, label=TITLE)
     heads = maps.weights.shape[1]
     handles = [Line2D([], [], color=colour(head), linewidth=2.5) for head in range(heads)]
     last = figure.axes[-1]

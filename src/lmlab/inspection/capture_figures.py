@@ -201,6 +201,7 @@ def _token_table(data: FigureData, order: Indices | None, *, title: str) -> Figu
         draw=partial(draw_text_table, listing=listing, title=title),
         width=8.5,
         height=listing.height,
+        fixed_layout=True,
     )
 
 

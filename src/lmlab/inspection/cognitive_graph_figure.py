@@ -20,6 +20,7 @@ from lmlab.plotting.figure import (
     render_figure,
     write_figure,
 )
+from lmlab.plotting.figure_styling import TITLE
 from lmlab.tasks.multihop.answer_selection import MultihopAnswer
 from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
 
@@ -46,6 +47,7 @@ def cognitive_graph_figure(answer: MultihopAnswer, *, name: str = "graph") -> Fi
         width=COLUMN_INCHES * columns,
         height=max(1.2, ROW_INCHES * (rows + 0.4)),
         text=answer.question,
+        fixed_layout=True,
     )
 
 
@@ -72,7 +74,10 @@ def write_cognitive_graphs(answers: Sequence[MultihopAnswer], path: Path) -> lis
     for index, answer in enumerate(answers):
         name = numbered_name(path.stem, index, len(answers))
         files.append(path.with_stem(name))
-        write_figure(files[-1], render_figure(cognitive_graph_figure(answer, name=name)))
+        write_figure(
+            files[-1],
+            render_figure(cognitive_graph_figure(answer, name=name), pdf=path.suffix == ".pdf"),
+        )
     return files
 
 
@@ -81,7 +86,7 @@ def _draw(figure: Figure, answer: MultihopAnswer, positions: Sequence[tuple[int,
     axes.set_xlim(-0.5, max((column for column, _ in positions), default=0) + 0.5)
     axes.set_ylim(-max((row for _, row in positions), default=0) - 0.6, 0.6)
     axes.axis("off")
-    axes.set_title(printable_name(answer.question), loc="left", fontsize=11)
+    axes.set_title(printable_name(answer.question), loc="left", fontsize=11).set_label(TITLE)
     boxes = [
         _draw_node(
             axes, positions[i], node.name, round_=node.answer, chosen=is_answer_node(answer, i)

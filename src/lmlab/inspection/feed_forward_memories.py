@@ -14,6 +14,7 @@ from torch import Tensor
 from lmlab.core.assembly import ComposedSystem
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
+from lmlab.core.html import TableCell, number_cell
 from lmlab.inspection.activations import clean_view, stack_input_words, token_names
 from lmlab.inspection.head_importance import layer_stacks
 from lmlab.inspection.inspected_models import InspectedModel, TokenizedSentence, collate_sentences
@@ -21,7 +22,6 @@ from lmlab.layers.feed_forward import FeedForward
 from lmlab.layers.stack import Stack
 from lmlab.plotting.charts import TextTable, draw_text_table
 from lmlab.plotting.figure import FigureSpec, FigureTable, printable_name
-from lmlab.plotting.html import TableCell, number_cell
 
 UNITS_PER_LAYER = 3
 """Neurons listed per layer, the most selective."""
@@ -192,6 +192,7 @@ def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
             draw=partial(draw_text_table, listing=listing, title=title),
             width=10.0,
             height=listing.height,
+            fixed_layout=True,
             table=FigureTable(
                 header=("layer", "unit", "selectivity", "fires at", "by"),
                 rows=tuple(

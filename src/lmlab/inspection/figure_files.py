@@ -11,9 +11,12 @@ from typing import Any
 
 from lmlab import __version__
 from lmlab.core.atomic_files import write_bytes, write_json, write_text
+from lmlab.core.figure_style import PLAIN_STYLE
+from lmlab.core.html import Html, TableCell, html_table, join_html, tag, visible_text
 from lmlab.core.untrusted_input import read_json_object
-from lmlab.plotting.figure import FigureSpec, FigureTable, RenderedFigure
-from lmlab.plotting.html import Html, TableCell, html_page, html_table, join_html, tag
+from lmlab.plotting.figure import FIGURE_SUFFIXES, FigureSpec, FigureTable, RenderedFigure
+from lmlab.plotting.html import html_page
+from lmlab.plotting.notebook_figures import svg_figure
 from lmlab.training.distributed import lock_output
 
 ENLARGEMENT = 1.42
@@ -60,6 +63,19 @@ def figures_html(figures: Sequence[SavedFigure]) -> Html:
     )
 
 
+def inspection_body(figures: Sequence[SavedFigure]) -> Html:
+    """The figures for a notebook, each under its title; runs and sentences are named once."""
+    parts, run, text = [], "", ""
+    for figure in sorted(figures, key=lambda figure: (figure.run, bool(figure.text))):
+        if figure.run != run:
+            parts.append(tag("h4", visible_text(figure.run)))
+        if figure.text and (figure.run, figure.text) != (run, text):
+            parts.append(tag("p", visible_text(f"“{figure.text}”")))
+        run, text = figure.run, figure.text
+        parts.append(svg_figure(figure.svg, f"{figure.title}: {figure.caption}"))
+    return join_html(parts)
+
+
 def figure_html(figure: SavedFigure) -> Html:
     """A figure, its caption, and its table collapsed."""
     caption: list[str] = [figure.caption]
@@ -71,7 +87,7 @@ def figure_html(figure: SavedFigure) -> Html:
 
 def _sized(figure: SavedFigure) -> Html:
     """The figure at the width its text needs; scaled and scrollable on a narrow page."""
-    width_match = re.match(r'<svg[^>]*? width="([\d.]+)"', figure.svg)
+    width_match = re.match(r'<svg[^>]*? width="([\d.]+)(?:pt)?"', figure.svg)
     width = ENLARGEMENT * float(width_match[1]) if width_match else 640.0
     style = f"width:100%;max-width:{width:.0f}px;min-width:{min(0.7 * width, 640):.0f}px"
     role = f'role="img" aria-label="{escape(figure.title, quote=True)}"'
@@ -140,27 +156,41 @@ def saved_figure(spec: FigureSpec, rendered: RenderedFigure, *, run: str) -> Sav
 
 
 def write_figure_files(
-    folder: Path, figures: Sequence[SavedFigure], pngs: Sequence[bytes], *, page: str | None = None
+    folder: Path,
+    figures: Sequence[SavedFigure],
+    rendered: Sequence[RenderedFigure],
+    *,
+    page: str | None = None,
+    suffixes: Sequence[str] = PLAIN_STYLE.suffixes,
 ) -> None:
     """Write figures and their index to a folder; delete those of an earlier index."""
     with lock_output(folder, wait=WRITING_SECONDS):
-        _write_files(folder, figures, pngs, page)
+        _write_files(folder, figures, rendered, page, suffixes)
 
 
 def _write_files(
-    folder: Path, figures: Sequence[SavedFigure], pngs: Sequence[bytes], page: str | None
+    folder: Path,
+    figures: Sequence[SavedFigure],
+    rendered: Sequence[RenderedFigure],
+    page: str | None,
+    suffixes: Sequence[str],
 ) -> None:
     earlier = {str(record.get("name", "")) for record in _records(folder)}
-    for figure, png in zip(figures, pngs, strict=True):
-        write_text(folder / f"{figure.name}.svg", figure.svg)
-        write_bytes(folder / f"{figure.name}.png", png)
+    for figure, content in zip(figures, rendered, strict=True):
+        for suffix in suffixes:
+            path = folder / f"{figure.name}{suffix}"
+            if suffix == ".svg":
+                write_text(path, figure.svg)
+            else:
+                write_bytes(path, content.pdf if suffix == ".pdf" else content.png)
     records = [figure.as_dict() for figure in figures]
     write_json(folder / MANIFEST, {"format": MANIFEST_FORMAT, "pictures": records})
     if page is not None:
         write_text(folder / PAGE, page)
-    for name in filter(_plain, earlier - {figure.name for figure in figures}):
-        for ending in ("svg", "png"):
-            (folder / f"{name}.{ending}").unlink(missing_ok=True)
+    written = {f"{figure.name}{suffix}" for figure in figures for suffix in suffixes}
+    old = {f"{name}{suffix}" for name in filter(_plain, earlier) for suffix in FIGURE_SUFFIXES}
+    for name in old - written:
+        (folder / name).unlink(missing_ok=True)
 
 
 def read_figure_files(folder: Path) -> tuple[SavedFigure, ...]:

@@ -17,6 +17,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
+from lmlab.core.html import TableCell, number_cell
 from lmlab.core.system import System, TrainableSystem
 from lmlab.inspection.inspected_models import InspectedModel, batches_by_length
 from lmlab.layers.stack import Stack
@@ -30,7 +31,6 @@ from lmlab.plotting.charts import (
     heat_maps_size,
 )
 from lmlab.plotting.figure import FigureSpec, FigureTable
-from lmlab.plotting.html import TableCell, number_cell
 
 MAX_PASSES = 1500
 """Budget of texts times ablated parts; limits the number of texts."""

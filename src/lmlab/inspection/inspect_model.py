@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,9 @@ from typing import Any
 
 from lmlab.core.atomic_files import check_inside, check_writable
 from lmlab.core.errors import UserError
+from lmlab.core.figure_style import PLAIN_STYLE, FigureFileStyle
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord
 from lmlab.inspection.attention_maps import attention_figures
 from lmlab.inspection.capture_collection import collected_capture_figures
 from lmlab.inspection.capture_figures import safe_file_name
@@ -18,6 +21,7 @@ from lmlab.inspection.feed_forward_memories import feed_forward_memory_figures
 from lmlab.inspection.figure_files import (
     PAGE,
     SavedFigure,
+    inspection_body,
     render_inspection_page,
     saved_figure,
     write_figure_files,
@@ -29,7 +33,7 @@ from lmlab.inspection.nearest_neighbours import check_known_words, nearest_neigh
 from lmlab.inspection.parse_trees import parse_tree_figures
 from lmlab.inspection.surprisal import input_dependence_figures, surprisal_figures
 from lmlab.inspection.training_dynamics import gradient_figures, norm_figures, retrieval_figures
-from lmlab.plotting.figure import FigureSpec, render_figure
+from lmlab.plotting.figure import FigureSpec, RenderedFigure, render_figure
 from lmlab.training.run_folder import RunFolder, TrainedModel
 
 SHARED_FIGURES: tuple[Callable[[Sequence[InspectedModel]], list[FigureSpec]], ...] = (
@@ -53,7 +57,7 @@ SINGLE_RUN_FIGURES: tuple[Callable[[InspectedModel], list[FigureSpec]], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspection:
+class Inspection(NotebookRecord):
     """Result of an inspection."""
 
     page: Path
@@ -61,18 +65,33 @@ class Inspection:
     """The figures, in the page's order."""
     notes: tuple[str, ...] = ()
     """Remarks for the user."""
+    suffixes: tuple[str, ...] = PLAIN_STYLE.suffixes
+    """Those of each figure's files."""
 
-    def files(self, figure: SavedFigure) -> tuple[Path, Path]:
-        """Paths of a figure's SVG and PNG."""
-        folder = self.page.parent
-        return folder / f"{figure.name}.svg", folder / f"{figure.name}.png"
+    def files(self, figure: SavedFigure) -> tuple[Path, ...]:
+        """Paths of a figure's files: SVG and PNG, or the formats that were asked for."""
+        return tuple(self.page.parent / f"{figure.name}{suffix}" for suffix in self.suffixes)
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each figure."""
+        for figure in self.figures:
+            values = {name: getattr(figure, name) for name in ("run", "name", "title", "text")}
+            yield {**values, "caption": figure.caption, "svg": str(self.files(figure)[0])}
+
+    def html_body(self) -> Html:
+        """The figures, those of a sentence below it."""
+        return inspection_body(self.figures)
+
+    def html_notes(self) -> Sequence[str]:
+        """What could not be shown."""
+        return self.notes
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the page, and each figure with its files and caption."""
         figures = []
         for figure in self.figures:
-            svg, png = self.files(figure)
-            figures.append(figure.as_dict() | {"svg": str(svg), "png": str(png)})
+            files = {path.suffix[1:]: str(path) for path in self.files(figure)}
+            figures.append(figure.as_dict() | files)
         return {"page": str(self.page), "pictures": figures, "remarks": list(self.notes)}
 
 
@@ -83,28 +102,32 @@ def inspect_models(
     texts: Sequence[str] = (),
     words: Sequence[str] = (),
     progress: Callable[[str], None] = lambda title: None,
+    style: FigureFileStyle = PLAIN_STYLE,
 ) -> Inspection:
     """Plot all figures of the runs; write them to `out` and to each run, where reports find them.
 
     `out` defaults to the figures folder of a single run. `texts` are the sentences shown and
-    `words` those whose neighbours are shown; both default to the run's own. Cost: a few passes over
-    a hundred texts, plus plotting.
+    `words` those whose neighbours are shown; both default to the run's own. Figures in a `style` of
+    their own go to `out` alone. Cost: a few passes over a hundred texts, plus plotting.
     """
     folder = _folder(models, out)
     subjects = make_inspected_models(models, texts)
     check_known_words(subjects, words)
     saved: list[SavedFigure] = []
-    pngs: list[bytes] = []
+    files: list[RenderedFigure] = []
     for run, spec in _with_unique_names(_figure_specs(subjects, words)):
         progress(spec.title)
-        rendered = render_figure(spec)
+        rendered = render_figure(spec, style, pdf=".pdf" in style.suffixes)
         saved.append(saved_figure(spec, rendered, run=run))
-        pngs.append(rendered.png)
+        files.append(rendered)
     notes = list(dict.fromkeys(subject.note for subject in subjects if subject.note))
     page = render_inspection_page(saved, runs=[subject.name for subject in subjects], notes=notes)
-    write_figure_files(folder, saved, pngs, page=page)
-    notes += _copy_to_runs(subjects, saved, pngs, folder)
-    return Inspection(page=folder / PAGE, figures=tuple(saved), notes=tuple(notes))
+    write_figure_files(folder, saved, files, page=page, suffixes=style.suffixes)
+    if style == PLAIN_STYLE:
+        notes += _copy_to_runs(subjects, saved, files, folder)
+    return Inspection(
+        page=folder / PAGE, figures=tuple(saved), notes=tuple(notes), suffixes=style.suffixes
+    )
 
 
 def _folder(models: Sequence[TrainedModel], out: Path | None) -> Path:
@@ -159,7 +182,7 @@ def _with_unique_names(specs: Iterator[tuple[str, FigureSpec]]) -> Iterator[tupl
 def _copy_to_runs(
     subjects: Sequence[InspectedModel],
     saved: Sequence[SavedFigure],
-    pngs: Sequence[bytes],
+    files: Sequence[RenderedFigure],
     folder: Path,
 ) -> list[str]:
     """Write each run's own and shared figures to its folder, unless `folder` is that one."""
@@ -170,11 +193,13 @@ def _copy_to_runs(
         figures = RunFolder(subject.model.path).figures
         if figures.resolve() == folder.resolve():
             continue
-        pairs = zip(saved, pngs, strict=True)
-        selected = [(f, png) for f, png in pairs if f.run in (subject.name, "")]
+        pairs = zip(saved, files, strict=True)
+        selected = [(figure, file) for figure, file in pairs if figure.run in (subject.name, "")]
         try:
             check_inside(figures, subject.model.path)
-            write_figure_files(figures, [f for f, _ in selected], [png for _, png in selected])
+            write_figure_files(
+                figures, [figure for figure, _ in selected], [file for _, file in selected]
+            )
         except UserError as error:
             notes.append(f"Reports will not show the figures of {subject.name}: {error}")
     return notes

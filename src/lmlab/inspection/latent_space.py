@@ -12,11 +12,12 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
+from lmlab.core.html import TableCell
 from lmlab.core.protocols import LogProbs
 from lmlab.inspection.inspected_models import InspectedModel, batches_by_length, collate_sentences
 from lmlab.plotting.charts import TextTable, draw_text_table
 from lmlab.plotting.figure import FigureSpec, FigureTable, add_legend, line_style, printable_name
-from lmlab.plotting.html import TableCell
+from lmlab.plotting.figure_styling import TITLE
 
 LATENT_NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 """Latent noise, relative to the latent's norm."""
@@ -81,6 +82,7 @@ def latent_noise_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]
             draw=partial(draw_noise_robustness, latent=latent, tokens=tokens),
             width=7.0,
             height=2.6,
+            fixed_layout=True,
         )
     ]
 
@@ -127,7 +129,7 @@ def draw_noise_robustness(
             )
         axes.set_xlabel(name)
         axes.set_ylim(bottom=0)
-    latent_axes.set_title("reconstruction under noise", loc="left", fontsize=11)
+    latent_axes.set_title("reconstruction under noise", loc="left", fontsize=11).set_label(TITLE)
     latent_axes.set_ylabel("nats per token")
     if len(latent) > 1:
         add_legend(token_axes)
@@ -151,6 +153,7 @@ def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
             draw=partial(draw_text_table, listing=listing, title=title),
             width=8.5,
             height=listing.height,
+            fixed_layout=True,
             text=f"{subject.sentences[0].text} → {subject.sentences[1].text}",
             table=FigureTable(
                 header=("interpolation", "decoded"),

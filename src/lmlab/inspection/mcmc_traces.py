@@ -39,13 +39,14 @@ def mcmc_trace_figure(chains: McmcResult) -> FigureSpec:
         caption=CAPTION,
         draw=lambda figure: _draw(figure, chains),
         height=5.0,
+        fixed_layout=True,
     )
 
 
 def write_mcmc_traces(chains: McmcResult, path: Path) -> None:
-    """Write the figure as .svg or .png."""
+    """Write the figure as .svg, .png or .pdf."""
     check_figure_path(path)
-    write_figure(path, render_figure(mcmc_trace_figure(chains)))
+    write_figure(path, render_figure(mcmc_trace_figure(chains), pdf=path.suffix == ".pdf"))
 
 
 def _draw(figure: Figure, chains: McmcResult) -> None:

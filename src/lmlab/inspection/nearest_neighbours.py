@@ -15,12 +15,13 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError, nearest_names
+from lmlab.core.html import TableCell
 from lmlab.inspection.capture_figures import safe_file_name
 from lmlab.inspection.inspected_models import InspectedModel, embedding_name
 from lmlab.layers.input_embedding import scale_to_radius
 from lmlab.plotting.charts import shorten_label
 from lmlab.plotting.figure import COLOURS, FOREGROUND_COLOUR, FigureSpec, FigureTable
-from lmlab.plotting.html import TableCell
+from lmlab.plotting.figure_styling import TITLE
 from lmlab.plotting.label_layout import place_labels
 from lmlab.training.weight_statistics import token_vectors
 
@@ -185,7 +186,7 @@ def project_embeddings(
 def draw_projection(figure: Figure, plane: Projection, *, title: str) -> None:
     """Words with lines to their neighbours; labels do not overlap."""
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(title, loc="left", fontsize=11).set_label(TITLE)
     for first_index, second_index in plane.links:
         pair = plane.points[[first_index, second_index]]
         axes.plot(*pair.T, color=FOREGROUND_COLOUR, linewidth=0.6, alpha=0.25, zorder=1)

@@ -16,6 +16,7 @@ from lmlab.inference.inside import ParseTree
 from lmlab.inspection.inspected_models import InspectedModel, collate_sentences
 from lmlab.plotting.charts import shorten_label
 from lmlab.plotting.figure import COLOURS, FOREGROUND_COLOUR, FigureSpec, numbered_name
+from lmlab.plotting.figure_styling import TITLE
 
 WORD_INCHES = 0.4
 """Inches per word."""
@@ -94,6 +95,7 @@ def parse_tree_figure(tree: TreeNode, *, name: str, text: str) -> FigureSpec:
         width=max(2.0, WORD_INCHES * len(tree.leaves)),
         height=LEVEL_INCHES * (tree.height + 0.5),
         text=text,
+        fixed_layout=True,
     )
 
 
@@ -103,7 +105,7 @@ def draw_parse_tree(figure: Figure, tree: TreeNode, title: str = "likeliest tree
     axes.set_xlim(-0.5, len(tree.leaves) - 0.5)
     axes.set_ylim(-0.6, tree.height + 0.4)
     axes.axis("off")
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(title, loc="left", fontsize=11).set_label(TITLE)
     _draw_node(axes, tree, first=0)
 
 

@@ -16,6 +16,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import LogProb
 from lmlab.core.score import ScoreKind
+from lmlab.core.score_descriptions import KIND_DESCRIPTIONS
 from lmlab.core.view import NO_TARGET
 from lmlab.inspection.activations import token_names
 from lmlab.inspection.capture_axes import MAX_POSITIONS
@@ -45,7 +46,7 @@ from lmlab.plotting.figure import (
     numbered_name,
     printable_name,
 )
-from lmlab.scoring.formatting import KIND_DESCRIPTIONS
+from lmlab.plotting.figure_styling import TITLE
 
 SURPRISAL_CAPTION = (
     "−log p of each token given its context, in nats: 0 is certain, 0.7 one of two, 4.6 one "
@@ -161,7 +162,7 @@ def draw_surprisal(
             axes.plot(x, heights, marker="o", markersize=4, label=label, **line_style(index))
     axes.set_xlim(0, max(len(tokens), 1))
     axes.set_ylim(min(0.0, float(all_values.min(initial=0.0))), 1.08 * top)
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(title, loc="left", fontsize=11).set_label(TITLE)
     axes.set_ylabel("nats")
     label_columns(axes, HeatMapAxis(name="", labels=tuple(tokens)), len(tokens))
     axes.tick_params(axis="x", length=0)
@@ -198,6 +199,7 @@ def input_dependence_figures(subject: InspectedModel) -> list[FigureSpec]:
             draw=partial(draw_input_dependence, dependence=dependence),
             width=CELL_INCHES * len(dependence.inputs),
             height=CELL_INCHES * len(dependence.targets),
+            fixed_layout=True,
             text=sentence.text,
         )
     ]
@@ -276,7 +278,7 @@ def _label_dependence(axes: Axes, dependence: InputDependence) -> None:
     height, width = len(dependence.targets), len(dependence.inputs)
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
-    axes.set_title("input dependence", loc="left", fontsize=11)
+    axes.set_title("input dependence", loc="left", fontsize=11).set_label(TITLE)
     label_columns(axes, HeatMapAxis(name="input", labels=dependence.inputs), width)
     label_rows(axes, HeatMapAxis(name="target", labels=dependence.targets), height)
     axes.tick_params(length=0)

@@ -22,6 +22,7 @@ from lmlab.plotting.figure import (
     printable_name,
     set_plain_log_scale,
 )
+from lmlab.plotting.figure_styling import TITLE
 from lmlab.training.training_logs import RETRIEVED_EVENT
 
 MAX_DOCUMENTS = 5
@@ -120,6 +121,7 @@ def norm_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
             draw=partial(draw_norms, norms=norms, panels=panels),
             width=3.1 * len(panels),
             height=2.4,
+            fixed_layout=True,
         )
     ]
 
@@ -234,7 +236,7 @@ def draw_gradient_by_distance(figure: Figure, gradients: Mapping[str, GradientBy
         style = line_style(index)
         label = printable_name(name) + decay
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=label, **style)
-    axes.set_title("gradient against distance", loc="left", fontsize=11)
+    axes.set_title("gradient against distance", loc="left", fontsize=11).set_label(TITLE)
     axes.set_xlabel("distance in positions, 1 is the previous word")
     axes.set_ylabel("‖∂ loss / ∂ embedding‖")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

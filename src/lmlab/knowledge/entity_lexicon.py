@@ -14,6 +14,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans, annotated_spans
 from lmlab.core.tokenizer_protocol import TokenizerProtocol
+from lmlab.knowledge.joined_knowledge import KnowledgePart
 from lmlab.knowledge.knowledge_base import KnowledgeBase, batch_encode
 
 
@@ -42,9 +43,16 @@ class EntityLexicon:
     """
 
     def __init__(
-        self, knowledge: KnowledgeBase, words: WordStartFinder, *, max_candidates: int = 30
+        self,
+        knowledge: KnowledgeBase,
+        words: WordStartFinder,
+        *,
+        max_candidates: int = 30,
+        first_entity: int = 0,
     ) -> None:
+        """`first_entity`: its first entity's id in the corpus, if knowledge bases were joined."""
         assert max_candidates > 0
+        self.part = KnowledgePart(knowledge=knowledge, first=first_entity)
         self.knowledge = knowledge
         self.words = words
         self.max_candidates = max_candidates
@@ -123,7 +131,9 @@ class EntityLexicon:
             candidates=torch.from_numpy(candidates).to(device),
             priors=torch.from_numpy(priors).to(device),
         )
-        return spans if batch.entities is None else with_gold_entities(spans, batch.entities)
+        if batch.entities is None:
+            return spans
+        return with_gold_entities(spans, self.part.own_ids(batch.entities))
 
     def _match(
         self, tokens: list[int], starts: list[bool], stops: list[bool], allowed: list[bool]

@@ -69,6 +69,8 @@ class KnowledgeBase:
     relations: tuple[str, ...] = ()
     aliases: tuple[Alias, ...] = ()
     facts: tuple[Fact, ...] = ()
+    sources: tuple[int, ...] = ()
+    """Numbers of entities of the knowledge bases that were joined, in order; empty for one."""
 
     def __post_init__(self) -> None:
         if not self.entities:
@@ -131,21 +133,21 @@ class KnowledgeBase:
         return gzip.compress(self._to_json(), compresslevel=4, mtime=0)
 
     def _to_json(self) -> bytes:
-        content = {
+        content: dict[str, Any] = {
             "entities": [[e.name, e.title, e.description] for e in self.entities],
             "relations": list(self.relations),
             "aliases": [[a.words, a.entity, a.count] for a in self.aliases],
             "facts": [[f.subject, f.relation, f.object] for f in self.facts],
         }
+        if self.sources:
+            content["sources"] = list(self.sources)
         return json.dumps(content, ensure_ascii=False).encode()
 
     @classmethod
     def from_bytes(cls, packed: bytes, *, where: Path | str) -> KnowledgeBase:
         """Load what `to_bytes` gave; raises a UserError that names `where` if it is damaged."""
         try:
-            content: dict[str, Sequence[Sequence[Any]]] = parse_json(
-                unpack_gzip(packed, name=str(where))
-            )
+            content: dict[str, Any] = parse_json(unpack_gzip(packed, name=str(where)))
             return cls(
                 entities=tuple(
                     Entity(name=name, title=title, description=description)
@@ -154,6 +156,17 @@ class KnowledgeBase:
                 relations=tuple(map(str, content["relations"])),
                 aliases=tuple(Alias(*fields) for fields in content["aliases"]),
                 facts=tuple(Fact(*fields) for fields in content["facts"]),
+                sources=_checked_sources(content.get("sources", []), len(content["entities"])),
             )
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{where} is damaged ({error}); train the run again.") from error
+
+
+def _checked_sources(sources: Sequence[Any], entities: int) -> tuple[int, ...]:
+    """The numbers of entities of joined knowledge bases; a ValueError if they do not fit."""
+    counts = tuple(sources)
+    if any(type(count) is not int or count < 1 for count in counts):
+        raise ValueError("sources must be numbers of entities")
+    if counts and sum(counts) != entities:
+        raise ValueError(f"sources have {sum(counts)} entities, and there are {entities}")
+    return counts

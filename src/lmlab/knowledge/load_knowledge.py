@@ -24,6 +24,7 @@ from lmlab.core.untrusted_input import parse_json
 from lmlab.data.countries import Country, country_table
 from lmlab.data.languages.capitals_annotated import countries_with_capital_unstated
 from lmlab.data.lines import Errors, ReadingReport, check_errors, held_lines
+from lmlab.knowledge.joined_knowledge import join_knowledge
 from lmlab.knowledge.knowledge_base import Alias, Entity, Fact, KnowledgeBase
 from lmlab.knowledge.wordnet_knowledge import all_synsets, common_synsets, letter_synsets
 
@@ -225,13 +226,27 @@ def _parse_count(value: Any) -> float:
     return count
 
 
+JOINED_BY = "+"
+"""Between the names or folders of several knowledge bases."""
+
+
 def load_knowledge(
     spec: str | Path, *, errors: str = "strict", report: ReadingReport | None = None
 ) -> KnowledgeBase:
     """Load the knowledge base that a specification names.
 
-    A built-in one, or a folder of tables; for `errors` and `report` see `read_knowledge_folder`.
+    A built-in one, or a folder of tables, or several joined by +; for `errors` and `report` see
+    `read_knowledge_folder`.
     """
+    names = str(spec).split(JOINED_BY)
+    if len(names) > 1 and not Path(spec).expanduser().exists():
+        parts = [_load_one(name.strip(), errors, report) for name in names]
+        return join_knowledge(parts)
+    return _load_one(spec, errors, report)
+
+
+def _load_one(spec: str | Path, errors: str, report: ReadingReport | None) -> KnowledgeBase:
+    """A single knowledge base."""
     if str(spec) in BUILTIN_KNOWLEDGE:
         return BUILTIN_KNOWLEDGE[str(spec)]()
     folder = Path(spec).expanduser()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from lmlab.core.errors import UserError
 
@@ -90,6 +92,29 @@ class ConcatenatedPositionalEmbedding(PositionalEmbedding):
 def scale_to_radius(vectors: Tensor, radius: float = 1.0) -> Tensor:
     """The vectors (…, W) scaled to the given norm; a zero vector stays zero."""
     return F.normalize(vectors, dim=-1) * radius
+
+
+class _UnitVectors(torch.autograd.Function):
+    """x / |x| with gradient (g - y (y · g)) / |x|: a third of the passes over memory."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp_(min=1e-12)
+        units = vectors / lengths
+        ctx.save_for_backward(units, lengths)
+        return units
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        units, lengths = ctx.saved_tensors
+        along = torch.linalg.vecdot(units, gradient)[..., None]
+        return torch.addcmul(gradient, units, along, value=-1).div_(lengths)
+
+
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """`scale_to_radius` to norm 1 for a whole vocabulary (V, W), differentiable once."""
+    return _UnitVectors.apply(vectors)
 
 
 class SphereEmbedding(nn.Embedding):

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lmlab.layers.matrix_product import product
+
 
 def linear_log_prob_clear(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """log softmax(hidden weightᵀ + bias)[target]: (N, W), (V, W), (V,), (N,) → (N,)."""
@@ -16,33 +18,78 @@ def linear_log_prob_clear(hidden: Tensor, weight: Tensor, bias: Tensor, targets:
     return log_probs.gather(1, targets[:, None]).squeeze(1)
 
 
+def softmax_in_place(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over the last dimension in the logits' own memory, and (…, 1) their log-normalisers.
+
+    torch's kernel takes half as long as maximum, difference, exponential and sum one by one. The
+    log-normaliser is the largest logit minus the logarithm of the largest probability, which can't
+    underflow.
+    """
+    highest = logits.amax(-1, keepdim=True)
+    probabilities = torch.softmax(logits, -1, out=logits)
+    return probabilities, highest - probabilities.amax(-1, keepdim=True).log_()
+
+
 class _LinearLogProb(torch.autograd.Function):
     """The same with one (N, V) buffer instead of three.
 
-    The logits' buffer becomes exp(logits - max) in place, is kept for the backward pass, and there
-    becomes the gradient of the logits in place, g (1[target] - p). This saves two large allocations
-    and several passes over memory; `benchmarks/speed.py --only softmax` measures it.
+    The logits' buffer becomes their softmax p in place and is kept for the backward pass. There the
+    gradient of the logits, g (1[target] - p), is never built: its products with the weights and
+    hidden states are those of p, with rows scaled by -g, plus those of the targets alone.
+    `benchmarks/speed.py --only softmax` measures it.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        buffer = torch.addmm(bias, hidden, weight.t())
-        chosen = buffer.gather(1, targets[:, None])
-        highest = buffer.amax(1, keepdim=True)
-        scale = buffer.sub_(highest).exp_().sum(1, keepdim=True)
-        ctx.save_for_backward(hidden, weight, buffer, scale, targets)
-        ctx.spent = False
-        return (chosen - highest - scale.log()).squeeze(1)
+        logits = product(hidden, weight, bias)
+        chosen = logits.gather(1, targets[:, None])
+        probabilities, normalisers = softmax_in_place(logits)
+        ctx.save_for_backward(hidden, weight, probabilities, targets)
+        return (chosen - normalisers).squeeze(1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        assert not ctx.spent, "the buffer is used up: call linear_log_prob again"
-        ctx.spent = True
-        hidden, weight, buffer, scale, targets = ctx.saved_tensors
-        buffer.mul_(-gradient[:, None] / scale)
-        buffer.scatter_add_(1, targets[:, None], gradient[:, None])
-        return buffer @ weight, buffer.t() @ hidden, buffer.sum(0), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        hidden, weight, probabilities, targets = ctx.saved_tensors
+        gradient = gradient[:, None]
+        for_hidden, for_weight = _normaliser_gradients(hidden, weight, probabilities, -gradient)
+        for_hidden.addcmul_(gradient, weight[targets])
+        for_weight.index_add_(0, targets, gradient * hidden)
+        for_bias = None
+        if ctx.needs_input_grad[2]:
+            for_bias = (probabilities.t() @ -gradient).index_add_(0, targets, gradient).squeeze(1)
+        return for_hidden, for_weight, for_bias, None
+
+
+def _normaliser_gradients(
+    hidden: Tensor, weight: Tensor, probabilities: Tensor, factors: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(N, W), (V, W) the gradients of Σ_n factors_n log Z_n: f p e and f h p, of softmax p."""
+    for_hidden = product(probabilities, weight.t()).mul_(factors)
+    # (W, V), then transposed: a third faster than (V, W) at once, which copies the probabilities.
+    for_weight = product((factors * hidden).t(), probabilities.t()).t().contiguous()
+    return for_hidden, for_weight
+
+
+class _LogNormaliser(torch.autograd.Function):
+    """log Σ_k exp(hidden · weight_k + bias_k), with one (N, V) buffer, as `_LinearLogProb`."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        probabilities, normalisers = softmax_in_place(product(hidden, weight, bias))
+        ctx.save_for_backward(hidden, weight, probabilities)
+        return normalisers.squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        hidden, weight, probabilities = ctx.saved_tensors
+        factors = gradient[:, None]
+        for_hidden, for_weight = _normaliser_gradients(hidden, weight, probabilities, factors)
+        for_bias = None
+        if ctx.needs_input_grad[2]:
+            for_bias = (probabilities.t() @ factors).squeeze(1)
+        return for_hidden, for_weight, for_bias
 
 
 def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
@@ -69,7 +116,9 @@ def _score_in_blocks(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tens
 
 
 def log_normaliser(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(N,) log Σ_k exp(hidden · weight_k + bias_k), without gradients, through one buffer."""
+    """(N,) log Σ_k exp(hidden · weight_k + bias_k), differentiable once; else block by block."""
+    if torch.is_grad_enabled():
+        return _LogNormaliser.apply(hidden, weight, bias)
     columns = min(_COLUMNS_AT_ONCE, len(weight)) if hidden.is_cpu else len(weight)
     buffer, lowest = hidden.new_empty(len(hidden) * columns), torch.finfo(hidden.dtype).min
     parts = []
@@ -93,35 +142,63 @@ def table_log_prob_clear(outputs: Tensor, points: Tensor, bias: Tensor, targets:
 
 
 class _TableLogProb(torch.autograd.Function):
-    """The same with one (V, K) buffer instead of four.
+    """The same with one (K, V) buffer instead of four.
 
-    The scores' buffer gives the targets' rows, becomes exp(score - max) in place, is kept for the
-    backward pass, and there becomes the gradient of the scores in place: -p Σg, and + g in the
-    targets' rows. On a CPU a step takes three quarters to nine tenths of the time.
+    The scores' buffer becomes P(s | z) in place and is kept for the backward pass; the targets'
+    scores are computed anew, as probabilities may underflow. The gradient of the scores, -P Σg and
+    + g at the targets, is never built: see `_LinearLogProb`.
     """
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, points: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        buffer = torch.addmm(bias[:, None], outputs, points.t())
-        rows = buffer[targets]
-        highest = buffer.amax(0)
-        scale = buffer.sub_(highest).exp_().sum(0)
-        ctx.save_for_backward(outputs, points, buffer, scale, targets)
-        ctx.spent = False
-        return rows.sub_(highest + scale.log())
+        rows = product(outputs[targets], points) + bias[targets][:, None]
+        probabilities, normalisers = softmax_in_place(product(points, outputs, bias))
+        ctx.save_for_backward(outputs, points, probabilities, targets)
+        return rows.sub_(normalisers.squeeze(1))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        assert not ctx.spent, "the buffer is used up: call table_log_prob again"
-        ctx.spent = True
-        outputs, points, buffer, scale, targets = ctx.saved_tensors
-        buffer.mul_(-gradient.sum(0) / scale)
-        buffer.index_add_(0, targets, gradient)
-        for_bias = buffer.sum(1) if ctx.needs_input_grad[2] else None
-        return buffer @ points, buffer.t() @ outputs, for_bias, None
+        outputs, points, probabilities, targets = ctx.saved_tensors
+        factors = gradient.sum(0)[:, None]
+        for_points, for_outputs = _normaliser_gradients(points, outputs, probabilities, -factors)
+        for_outputs.index_add_(0, targets, product(gradient, points.t()))
+        for_points += product(gradient.t(), outputs[targets].t())
+        for_bias = None
+        if ctx.needs_input_grad[2]:
+            for_bias = (probabilities.t() @ factors).neg_().squeeze(1)
+            for_bias.index_add_(0, targets, gradient.sum(1))
+        return for_outputs, for_points, for_bias, None
 
 
 def table_log_prob(outputs: Tensor, points: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
     """(N, K) log P(target | state) for N targets; equals the reference, differentiable once."""
     return _TableLogProb.apply(outputs, points, bias, targets)
+
+
+def mixture_log_prob_clear(choices: Tensor, log_probs: Tensor) -> Tensor:
+    """log Σ_z softmax_z(choices) exp(log_probs_z): (N, K), (N, K) → (N,)."""
+    return torch.logsumexp(F.log_softmax(choices, dim=-1) + log_probs, dim=-1)
+
+
+class _MixtureLogProb(torch.autograd.Function):
+    """The same from the weights w and the posterior r alone: gradients are g (r - w) and g r."""
+
+    @staticmethod
+    def forward(ctx: Any, choices: Tensor, log_probs: Tensor) -> Tensor:
+        posterior, joint = softmax_in_place(choices + log_probs)
+        weights, normalisers = softmax_in_place(choices.clone())
+        ctx.save_for_backward(weights, posterior)
+        return (joint - normalisers).squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        weights, posterior = ctx.saved_tensors
+        gradient = gradient[:, None]
+        return (posterior - weights).mul_(gradient), posterior * gradient
+
+
+def mixture_log_prob(choices: Tensor, log_probs: Tensor) -> Tensor:
+    """log p(target | h) of a mixture with softmax weights; equals the reference."""
+    return _MixtureLogProb.apply(choices, log_probs)

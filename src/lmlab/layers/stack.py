@@ -216,6 +216,16 @@ class Stack(BlockRunner):
             self.disabled_layers, self.disabled_heads = before
 
     @contextmanager
+    def running(self, blocks: Sequence[Block]) -> Iterator[None]:
+        """Context manager that runs other blocks in place of its own, as many as are given."""
+        before = self._numbered_blocks
+        try:
+            self._numbered_blocks = tuple(enumerate(blocks, 1))
+            yield
+        finally:
+            self._numbered_blocks = before
+
+    @contextmanager
     def recorded_passes(self, recording: list[LayerPass]) -> Iterator[None]:
         """Context manager that appends the hidden states of every pass to a list.
 

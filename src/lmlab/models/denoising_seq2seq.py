@@ -1,11 +1,9 @@
-"""Denoising encoder-decoders (MASS, BART); joint of a masked span; template-constrained infill."""
+"""Denoising encoder-decoders (BART), and template-constrained infilling."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,112 +13,12 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.joint_distribution import RankedFilling, most_probable_fillings
 from lmlab.core.state import State
 from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import DecodingState, FieldwiseState
 from lmlab.models.seq2seq import EncoderDecoderLM, PointerGenerator
 from lmlab.objectives.denoising_base import DenoisingObjective, text_bodies
-from lmlab.objectives.masked_span import MASSObjective
-
-SPAN_BEAM = 64
-"""Minimum beam size of a search for the most probable spans."""
-
-
-class MASS(EncoderDecoderLM):
-    """MASS (Song et al. 2019): the decoder generates a masked span of known length."""
-
-    objective: MASSObjective
-    validation_metric = "loss"
-    one_span: ClassVar[bool] = True
-    """The masked positions of a text must be adjacent."""
-
-    def joint_fill(self, batch: Batch, masked: Tensor) -> SpanDistribution:
-        """The joint distribution of the span of masks in each row of the batch, (B, T) bool."""
-        size = masked.sum(1)
-        first = masked.long().argmax(1).clamp(min=1)
-        position = torch.arange(masked.shape[1], device=masked.device)
-        in_span = (position >= first[:, None]) & (position < (first + size)[:, None])
-        if not torch.equal(in_span, masked):
-            raise UserError(
-                "this system generates one span per text, so its masks must be adjacent; mask "
-                "one span, or use a system that fills positions apart (bert, span-joint)."
-            )
-        return SpanDistribution(self, batch, masked, first, size)
-
-
-@dataclass(frozen=True, eq=False)
-class SpanDistribution:
-    """Exact joint of a span: log p(a_1 … a_k | text) = Σ_i log p(a_i | a_<i, text with k masks)."""
-
-    system: MASS
-    batch: Batch
-    masked: Tensor
-    """(B, T) bool: one span in each row."""
-    first: Tensor
-    """(B,) its first position."""
-    size: Tensor
-    """(B,) its number of tokens."""
-
-    def log_prob(self, tokens: Tensor) -> Tensor:
-        """(B,) log-probability of the spans whose tokens (N,) are given in reading order."""
-        filled = self.batch.tokens.masked_scatter(self.masked, tokens)
-        batch = replace(self.batch, tokens=filled)
-        view = self.system.objective.fill_view(batch, self.masked, self.first, self.size)
-        return self.system.target_log_probs(view).to_dense().sum(1)
-
-    def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(N,) tokens sampled one after another."""
-        rows = torch.arange(len(self.batch), device=self.masked.device)
-        filled = self.batch.tokens.clone()
-        for offset in range(int(self.size.max()) if len(rows) else 0):
-            sampled = Categorical(self._next(rows, filled, offset)).sample(generator=generator)
-            unfinished = offset < self.size
-            filled[rows[unfinished], self.first[unfinished] + offset] = sampled[unfinished]
-        return filled[self.masked]
-
-    def best(self) -> Tensor:
-        """(N,) the most probable tokens of each row by beam search."""
-        return most_probable_fillings(self, len(self.batch), self.masked.device)
-
-    def ranked(self, row: int, count: int) -> list[RankedFilling]:
-        """The most probable spans of one row by beam search.
-
-        A rank is proven where no pruned hypothesis, whose score bounds those of all its
-        continuations, was more probable.
-        """
-        width, best_pruned = max(SPAN_BEAM, count), -math.inf
-        first, size = int(self.first[row]), int(self.size[row])
-        filled = self.batch.tokens[row : row + 1].clone()
-        totals = torch.zeros(1, dtype=torch.float64, device=filled.device)
-        for offset in range(size):
-            rows = torch.full((len(filled),), row, device=filled.device)
-            log_probs = self._next(rows, filled, offset).double()
-            scores = (totals[:, None] + log_probs).flatten()
-            best = scores.topk(min(width + 1, int((scores > -math.inf).sum())))
-            if len(best.values) > width:
-                best_pruned = max(best_pruned, float(best.values[width]))
-            selected, totals = best.indices[:width], best.values[:width]
-            filled = filled[selected // log_probs.shape[1]]
-            filled[:, first + offset] = selected % log_probs.shape[1]
-        spans = filled[:, first : first + size].tolist()
-        return [
-            RankedFilling(tokens=tuple(span), log_prob=total, proven=total >= best_pruned)
-            for span, total in list(zip(spans, totals.tolist(), strict=True))[:count]
-        ]
-
-    def _next(self, rows: Tensor, filled: Tensor, offset: int) -> Tensor:
-        """(R, V) log-probabilities of token `offset` of the spans of these rows' texts (R, T)."""
-        masked, first = self.masked[rows], self.first[rows]
-        batch = replace(self.batch.select(rows.tolist()), tokens=filled)
-        size = self.size[rows].clamp(max=offset + 1)
-        view = self.system.objective.fill_view(batch, masked, first, size)
-        hidden = self.system.hidden(view).values
-        last = (size - 1).clamp(min=0)
-        values = hidden[torch.arange(len(rows), device=last.device), last]
-        log_probs: Tensor = self.system.emission.log_probs(values)
-        return log_probs
 
 
 class DenoisingSeq2Seq(EncoderDecoderLM):

@@ -95,6 +95,7 @@ class StateMixtureLM(AutoregressiveLM):
     posterior "log_weights" (rows, W). Cost: W times that of the base model.
     """
 
+    predicts_by_hidden_state = False
     count: int
     single_state_setting: ClassVar[str]
     """The setting that reduces the model to one initial state."""

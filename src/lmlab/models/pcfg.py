@@ -103,11 +103,7 @@ def extract_sentences(batch: Batch, end: int | None, max_length: int) -> Sentenc
     complete = (last == -1 if end is None else last == end) & (batch.lengths > 1)
     counts = (batch.lengths - 1 - complete.long()).clamp(min=0)
     longest = int(counts.max()) if len(batch) else 0
-    if longest > max_length:
-        raise UserError(
-            f"a sentence must have at most {max_length} words, got {longest} (parsing cost is "
-            f"cubic in the length); cut the text, or build the grammar with longest={longest}."
-        )
+    check_words(longest, max_length)
     tokens = batch.tokens[:, 1 : 1 + longest]
     inside_words = torch.arange(longest, device=tokens.device) < counts[:, None]
     if end is not None and ((tokens == end) & inside_words).any():
@@ -116,6 +112,15 @@ def extract_sentences(batch: Batch, end: int | None, max_length: int) -> Sentenc
             "corpus of sentences instead of contiguous text."
         )
     return SentenceBatch(tokens=tokens, counts=counts, complete=complete)
+
+
+def check_words(words: int, max_length: int) -> None:
+    """Raise a UserError if a sentence of so many words is too long to parse."""
+    if words > max_length:
+        raise UserError(
+            f"a sentence must have at most {max_length} words, got {words} (parsing cost is "
+            f"cubic in the length); cut the text, or train with --set max_length={words}."
+        )
 
 
 def word_potentials(grammar: PCFGTables, sentences: SentenceBatch) -> Tensor:
@@ -327,6 +332,10 @@ class PCFG(TrainableSystem):
     def __init__(self, rules: NeuralPCFG, vocabulary: Vocabulary, *, max_length: int) -> None:
         super().__init__()
         self.vocabulary, self.rules, self.max_length = vocabulary, rules, max_length
+
+    def check_length(self, tokens: int) -> None:
+        """A UserError before training; a text with <s> and </s> has two tokens more than words."""
+        check_words(tokens - 2, self.max_length)
 
     def _parser_inputs(self, batch: Batch) -> tuple[PCFGTables, SentenceBatch]:
         sentences = extract_sentences(batch, self.vocabulary.end, self.max_length)

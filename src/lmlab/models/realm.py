@@ -43,6 +43,8 @@ class REALMObjective(BERTObjective):
     [p(y | z, x) / p(y | x) - 1] (appendix of the paper): documents that help are rewarded.
     """
 
+    prediction_kind = ""  # it marginalises documents
+
     def loss(
         self,
         network: Network,

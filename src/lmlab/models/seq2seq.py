@@ -94,6 +94,8 @@ class ImageToTextLM(CausalLM):
 class PointerGenerator(EncoderDecoderLM):
     """Pointer-generator: p(k) = λ p_generate(k) + p_copy(k); the backbone's pointer copies."""
 
+    predicts_by_hidden_state = False
+
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         assert isinstance(hidden, CopyHiddenStates)
         target_mask = prediction_mask(view)

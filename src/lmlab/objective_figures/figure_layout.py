@@ -22,6 +22,7 @@ from lmlab.objective_figures.layout_elements import (
     draw_layout,
 )
 from lmlab.plotting.figure import COLOURS, FOREGROUND_COLOUR, FigureSpec, printable_name
+from lmlab.plotting.figure_styling import TITLE
 
 MAX_WIDTH_INCHES = 11.6
 """Most inches across before columns and matrices wrap."""
@@ -60,6 +61,7 @@ def objective_figure_spec(
         draw=partial(draw_layout, layout=layout),
         width=layout.width,
         height=layout.height,
+        fixed_layout=True,
     )
 
 
@@ -70,20 +72,9 @@ CAPTION = (
 
 
 def arrange_contents(contents: ObjectiveContents, *, title: str, note: str = "") -> FigureLayout:
-    """Place all elements from the top down."""
+    """Place all elements from the top down; without a title and note, no room is left for them."""
     figure = FigureLayout()
-    name, _, summary = title.partition(": ")
-    summary = summary[:1].upper() + summary[1:]
-    figure.words.append(
-        LayoutText(left=0, top=0.1, text=name, size=15, alignment="left", bold=True)
-    )
-    figure.words.append(LayoutText(left=0, top=0.42, text=summary, size=10.5, alignment="left"))
-    figure.extend_to(estimate_text_width(summary, 10.5), 0.66)
-    if note:
-        figure.words.append(
-            LayoutText(left=0, top=0.66, text=note, size=9, alignment="left", faint=True)
-        )
-        figure.extend_to(estimate_text_width(note, 9), 0.86)
+    _place_heading(figure, title, note)
     margin = 0.15 + max(
         estimate_text_width(row.name, 9) for panel in contents.panels for row in panel.rows
     )
@@ -97,6 +88,27 @@ def arrange_contents(contents: ObjectiveContents, *, title: str, note: str = "")
     corner = _place_matrices(figure, contents.matrices)
     _place_legend(figure, contents, corner)
     return figure
+
+
+def _place_heading(figure: FigureLayout, title: str, note: str) -> None:
+    name, _, summary = title.partition(": ")
+    summary = summary[:1].upper() + summary[1:]
+    if name:
+        figure.words.append(
+            LayoutText(
+                left=0, top=0.1, text=name, size=15, alignment="left", bold=True, label=TITLE
+            )
+        )
+    if name and not summary:
+        figure.extend_to(estimate_text_width(name, 15), 0.3)
+    elif summary:
+        figure.words.append(LayoutText(left=0, top=0.42, text=summary, size=10.5, alignment="left"))
+        figure.extend_to(estimate_text_width(summary, 10.5), 0.66)
+    if note:
+        figure.words.append(
+            LayoutText(left=0, top=0.66, text=note, size=9, alignment="left", faint=True)
+        )
+        figure.extend_to(estimate_text_width(note, 9), 0.86)
 
 
 def estimate_text_width(text: str, size: float = 10.0) -> float:

@@ -60,6 +60,8 @@ class LayoutText:
     faint: bool = False
     rotation: float = 0.0
     bold: bool = False
+    label: str = ""
+    """What the text is, where it is a figure's title."""
 
 
 @dataclass(kw_only=True)
@@ -144,5 +146,6 @@ def _draw_text(axes: Axes, words: LayoutText) -> None:
         color=words.colour,
         alpha=0.62 if words.faint else 1.0,
         fontweight="bold" if words.bold else "normal",
+        label=words.label,
         **(slanted if words.rotation else {}),
     )

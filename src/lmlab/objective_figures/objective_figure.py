@@ -19,6 +19,9 @@ from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, looks_like_path
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
+from lmlab.core.figure_style import PLAIN_STYLE, FigureStyle
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import System
 from lmlab.core.system_files import resolve_system
@@ -48,6 +51,7 @@ from lmlab.plotting.figure import (
     standalone_svg,
     write_figure,
 )
+from lmlab.plotting.notebook_figures import svg_figure
 from lmlab.training.config import apply_settings
 from lmlab.training.external_memory import tiny_external_memory
 from lmlab.training.run_folder import TrainedModel, load_run
@@ -69,7 +73,7 @@ CJK_PATTERN = re.compile(r"([\u3400-\u9fff\uf900-\ufaff\u3000-\u303f\uff00-\uffe
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ObjectiveFigure:
+class ObjectiveFigure(NotebookRecord):
     """One text under an objective, with its figure."""
 
     card: Card
@@ -79,11 +83,12 @@ class ObjectiveFigure:
     view: View
     contents: ObjectiveContents
     spec: FigureSpec
+    style: FigureStyle = PLAIN_STYLE
 
     @cached_property
     def rendered(self) -> RenderedFigure:
         """The rendered figure, cached."""
-        return render_figure(self.spec)
+        return render_figure(self.spec, self.style)
 
     @property
     def svg(self) -> str:
@@ -94,10 +99,16 @@ class ObjectiveFigure:
     def png(self) -> bytes:
         return self.rendered.png
 
+    def html_body(self) -> Html:
+        """The figure."""
+        return svg_figure(self.rendered.svg, self.spec.caption)
+
     def write(self, path: Path) -> None:
-        """Write it as SVG or PNG, by file extension."""
+        """Write it as SVG, PNG or PDF, by file extension."""
         check_figure_path(path)
-        write_figure(path, self.rendered)
+        a_pdf = path.suffix.lower() == ".pdf"
+        rendered = render_figure(self.spec, self.style, pdf=True) if a_pdf else self.rendered
+        write_figure(path, rendered)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,6 +128,7 @@ def show_objective(
     condition: str | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    style: FigureStyle = PLAIN_STYLE,
 ) -> ObjectiveFigure:
     """Figure of an objective's view of one text, for a zoo system by name or a run.
 
@@ -134,8 +146,12 @@ def show_objective(
     spec = objective_figure_spec(
         contents,
         name=f"objective-{prepared.card.name}",
-        title=f"{prepared.card.name}: {_summary(prepared.card)}",
-        note="  ·  ".join(note for note in notes if note),
+        title=(
+            f"{prepared.card.name}: {_summary(prepared.card)}"
+            if style.title is None
+            else style.title
+        ),
+        note="  ·  ".join(note for note in notes if note) if style.title is None else "",
     )
     return ObjectiveFigure(
         card=prepared.card,
@@ -144,6 +160,7 @@ def show_objective(
         view=sampled.view,
         contents=contents,
         spec=spec,
+        style=style,
     )
 
 

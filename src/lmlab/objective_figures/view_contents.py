@@ -86,8 +86,9 @@ def _parts(view: View, annotations: ViewAnnotations) -> list[tuple[str, View]]:
 
 
 def _second_text(batch: Batch) -> list[int]:
-    """The tokens of the second row, if there is one."""
-    return [] if len(batch) < 2 else batch.tokens[1, 1 : int(batch.lengths[1]) - 1].tolist()
+    """The tokens of the source, or of the second row, if there is one."""
+    other, row = (batch, 1) if batch.condition is None else (batch.condition, 0)
+    return [] if len(other) <= row else other.tokens[row, 1 : int(other.lengths[row]) - 1].tolist()
 
 
 def _other_texts(view: View, batch: Batch, names: TokenNames) -> list[CellPanel]:

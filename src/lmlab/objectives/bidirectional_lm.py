@@ -32,6 +32,7 @@ class BidirectionalLM(NextToken):
     """
 
     kind: ClassVar[ScoreKind] = "exact"
+    prediction_kind = ""  # it predicts in both directions
 
     def __init__(self, backward: Recurrent, vocabulary: Vocabulary) -> None:
         super().__init__()

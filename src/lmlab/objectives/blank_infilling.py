@@ -120,7 +120,8 @@ class BlankInfilling(Objective):
     the spans in shuffled order, each with input [START] s_1 … s_l and targets s_1 … s_l [END]; it
     attends to A and to its own past. Positions are pairs: the position in A (that of its <mask> for
     a span), and the position within the span from 1 on, 0 in A; so the length of a blank is never
-    visible. [END] is the end token; [START], `start`, is an id added by the model.
+    visible. [END] is the end token; [START], `start`, is an id added by the model. Not `shuffled`,
+    spans are generated from left to right: an ablation of the paper.
 
     log_prob is exact: the whole text is one blank, log p(s) = log p(s | <s> <mask> </s>). A
     condition precedes the blank: log p(s | <s> x <mask> </s>), which is also the training loss
@@ -137,6 +138,7 @@ class BlankInfilling(Objective):
         *,
         start: int,
         max_length: int | None = None,
+        shuffled: bool = True,
     ) -> None:
         super().__init__()
         assert vocabulary.end is not None and vocabulary.mask is not None
@@ -146,6 +148,7 @@ class BlankInfilling(Objective):
         self.start = start
         self.symbols = {start: "[START]"}
         """Labels of the added ids in figures."""
+        self.shuffled = shuffled
         self.max_length = max_length
         """Maximum number of positions in part A."""
 
@@ -155,7 +158,10 @@ class BlankInfilling(Objective):
         random = numpy_generator(generator)
         counts = maskable_positions(batch, self.vocabulary).sum(1).tolist()
         sampled = [self.spans(count, random) for count in counts]
-        orders = [random.permutation(len(spans)).tolist() for spans in sampled]
+        orders = [
+            random.permutation(len(spans)).tolist() if self.shuffled else list(range(len(spans)))
+            for spans in sampled
+        ]
         return self.view_with_spans(batch, sampled, orders)
 
     def view_with_spans(

@@ -8,12 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmlab.core.assembly import Assembly
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Network, prediction_mask
+from lmlab.core.parts import EmissionNetwork, Network, prediction_mask
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
@@ -33,6 +32,7 @@ class ConditionalLM(Seq2SeqObjective):
     """
 
     kind: ClassVar[ScoreKind] = "exact"
+    prediction_kind = "source and prefix"
 
     def __init__(
         self, vocabulary: Vocabulary, *, source: Vocabulary | None = None, smoothing: float = 0.0
@@ -59,7 +59,7 @@ class ConditionalLM(Seq2SeqObjective):
     ) -> tuple[Loss, State | None]:
         if self.label_smoothing == 0 or not self.training:
             return super().loss(network, batch, state=state, generator=generator)
-        assert isinstance(network, Assembly)
+        assert isinstance(network, EmissionNetwork)
         view = self.view(batch, generator=generator)
         target_mask = prediction_mask(view)
         assert view.prediction_view.targets is not None
@@ -110,6 +110,7 @@ class ImageConditionalLM(ConditionalLM):
     """
 
     extra_positions = 0  # the patches have positions of their own
+    prediction_kind = ""  # patches are of the size that this system embeds
     intensity: Tensor
 
     def __init__(self, vocabulary: Vocabulary, *, side: int, patch: int) -> None:

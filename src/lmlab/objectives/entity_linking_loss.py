@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -77,8 +77,11 @@ class EntityLinkingMLM(BERTObjective):
     (The paper keeps it with a [MASK] entity as its candidate, which reveals that the masked word is
     in the lexicon, and where a name of several words begins and ends.) So views are the same in
     training and when blanks are filled. For the first `linking_steps` the training loss is the
-    linking loss alone.
+    linking loss alone. With several knowledge bases each has a lexicon, mentions and a linking loss
+    of its own, which are added.
     """
+
+    prediction_kind = ""  # a teacher would need the mentions
 
     def __init__(
         self,
@@ -86,17 +89,18 @@ class EntityLinkingMLM(BERTObjective):
         choice: MaskingStrategy,
         replacement: MaskReplacement,
         *,
-        lexicon: EntityLexicon,
+        lexicons: Mapping[int, EntityLexicon],
         linking: LinkingLoss,
         weight: float = 1.0,
         linking_steps: int = 0,
         base_positions: int = 1,
         repeats: StaticMasking | None = None,
     ) -> None:
-        """`base_positions`: the extra positions of the base, whose texts it takes."""
+        """`lexicons` are by the layer after which the entities are inserted; `base_positions`: the
+        extra positions of the base, whose texts it takes."""
         super().__init__(vocabulary, choice, replacement, repeats=repeats)
         self.extra_positions = base_positions
-        self.lexicon = lexicon
+        self.lexicons = dict(lexicons)
         self.linking = linking
         self.weight = weight
         self.linking_steps = linking_steps
@@ -110,19 +114,21 @@ class EntityLinkingMLM(BERTObjective):
         self.linking_only = step < self.linking_steps
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
-        self.lexicon.setup_tokenizer(tokenizer, unknown=self.vocabulary.unknown)
+        for lexicon in self.lexicons.values():
+            lexicon.setup_tokenizer(tokenizer, unknown=self.vocabulary.unknown)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         view = super().view(batch, generator=generator)
         assert view.targets is not None
-        return replace(view, spans=self.find(batch, view.targets != NO_TARGET))
+        return replace(view, memory_spans=self.find(batch, view.targets != NO_TARGET))
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        return replace(super().fill_view(batch, masked), spans=self.find(batch, masked))
+        return replace(super().fill_view(batch, masked), memory_spans=self.find(batch, masked))
 
-    def find(self, batch: Batch, masked: Tensor) -> MentionSpans:
-        """The mentions of a clean batch without any position of `masked` (B, T)."""
-        return self.lexicon.find(batch, maskable_positions(batch, self.vocabulary) & ~masked)
+    def find(self, batch: Batch, masked: Tensor) -> dict[int, MentionSpans]:
+        """The mentions of a clean batch without any position of `masked` (B, T), by layer."""
+        allowed = maskable_positions(batch, self.vocabulary) & ~masked
+        return {layer: lexicon.find(batch, allowed) for layer, lexicon in self.lexicons.items()}
 
     def loss(
         self,
@@ -143,33 +149,49 @@ class EntityLinkingMLM(BERTObjective):
         return Loss(total, masked.count, {"masked": masked, "linking": linked}), None
 
     def _linking_loss(self, view: View, hidden: HiddenStates) -> Loss:
-        assert view.spans is not None
-        [outputs] = hidden.memory_outputs.values()
-        return linking_loss(self.linking, outputs["scores"], view.spans)
+        losses = [
+            linking_loss(self.linking, hidden.memory_outputs[layer]["scores"], spans)
+            for layer, spans in view.memory_spans.items()
+        ]
+        return Loss(sum_of(loss.total for loss in losses), sum_of(loss.count for loss in losses))
 
     def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
-        """Candidate weights of each mention of the clean text."""
+        """Candidate weights of each mention of the clean text, for each knowledge base."""
         view = self.clean_view(batch)
-        [outputs] = network.hidden(view).memory_outputs.values()
-        spans = view.spans
-        assert spans is not None
-        # Of mentions with the same first word, the longest, which comes last.
-        is_longest = torch.ones_like(spans.rows, dtype=torch.bool)
-        is_longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
-        positions = torch.stack([spans.rows[is_longest], spans.first[is_longest]], -1)
-        entities = self.lexicon.knowledge.entities
-        links = mention_capture(
-            batch,
-            "entity",
-            positions.tolist(),
-            _by_entity(spans.candidates[is_longest], outputs["weights"][is_longest], len(entities)),
-            [entity.title or entity.name for entity in entities],
-            caption=(
-                "The detected mentions, by their first word, and p(entity) of each among its "
-                "candidates."
-            ),
-        )
-        return {"linked mentions": links}
+        outputs = network.hidden(view).memory_outputs
+        return {
+            "linked mentions" + (f" after layer {layer}" if len(self.lexicons) > 1 else ""): (
+                _link_capture(batch, self.lexicons[layer], spans, outputs[layer]["weights"])
+            )
+            for layer, spans in view.memory_spans.items()
+        }
+
+
+def _link_capture(
+    batch: Batch, lexicon: EntityLexicon, spans: MentionSpans, weights: Tensor
+) -> Capture:
+    """The candidate weights (M, C) of the mentions, by their first word."""
+    entities = lexicon.knowledge.entities
+    # Of mentions with the same first word, the longest, which comes last.
+    is_longest = torch.ones_like(spans.rows, dtype=torch.bool)
+    is_longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
+    positions = torch.stack([spans.rows[is_longest], spans.first[is_longest]], -1)
+    return mention_capture(
+        batch,
+        "entity",
+        positions.tolist(),
+        _by_entity(spans.candidates[is_longest], weights[is_longest], len(entities)),
+        [entity.title or entity.name for entity in entities],
+        caption=(
+            "The detected mentions, by their first word, and p(entity) of each among its "
+            "candidates."
+        ),
+    )
+
+
+def sum_of(values: Iterable[Tensor]) -> Tensor:
+    """The sum of some numbers, at least one."""
+    return torch.stack(list(values)).sum()
 
 
 def _by_entity(candidates: Tensor, weights: Tensor, entities: int) -> Tensor:

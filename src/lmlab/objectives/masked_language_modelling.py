@@ -39,6 +39,8 @@ class BERTObjective(MaskedLMObjective):
     `units` are words or mentions, set up with the tokenizer; mentions are recorded in the view.
     """
 
+    prediction_kind = "masked text"
+
     def __init__(
         self,
         vocabulary: Vocabulary,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,9 @@ class MASSObjective(DenoisingObjective):
     the whole text and its end, which is normalised over texts. A share `full_mask_rate` of the
     training texts is masked so; the paper has none, and then the end token is never learned. A text
     with a condition is decoded given that source.
+
+    A share `blank_rate` of the training texts has a span of 0 to n tokens at a single mask, and its
+    decoder generates the span and the end token: so blanks of any length can be filled.
     """
 
     def __init__(
@@ -56,37 +60,102 @@ class MASSObjective(DenoisingObjective):
         replacement: MaskReplacement,
         *,
         full_mask_rate: float = 0.0,
+        blank_rate: float = 0.0,
     ) -> None:
         super().__init__(special_tokens, full_mask_rate=full_mask_rate)
         self.span = span
         self.replacement = replacement
+        self.blank_rate = blank_rate
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
             return self.conditional_view(batch)
-        device, width = batch.tokens.device, batch.tokens.shape[1]
-        fully_masked = (
-            sample_uniform((len(batch),), device, generator=generator) < self.full_mask_rate
-        )
+        device = batch.tokens.device
+        kind = sample_uniform((len(batch),), device, generator=generator)
+        whole = kind < self.full_mask_rate
         count = text_positions(batch, self.vocabulary.end).sum(1)
         first, size = self.span(count, generator)
-        positions = torch.arange(width, device=device)
+        positions = torch.arange(batch.tokens.shape[1], device=device)
         masked = (positions >= first[:, None]) & (positions < (first + size)[:, None])
         inputs = self.replacement(batch.tokens, masked, generator=generator)
-        empty_source = self.source_view(None, len(batch), device)
-        extra = empty_source.inputs.shape[1] - width
-        return View(
-            inputs=torch.where(
-                fully_masked[:, None],
-                F.pad(empty_source.inputs, (0, max(-extra, 0)), value=self.vocabulary.pad),
-                F.pad(inputs, (0, max(extra, 0)), value=self.vocabulary.pad),
-            ),
-            lengths=torch.where(fully_masked, empty_source.lengths, batch.lengths),
+        view = View(
+            inputs=inputs,
+            lengths=batch.lengths,
             attention_mask=FullMask(),
             decoder=self.span_view(
                 batch,
-                first.masked_fill(fully_masked, 1),
-                torch.where(fully_masked, (batch.lengths - 1).clamp(min=0), size),
+                first.masked_fill(whole, 1),
+                torch.where(whole, (batch.lengths - 1).clamp(min=0), size),
+            ),
+        )
+        view = self._with_sources(view, whole, self.source_view(None, len(batch), device))
+        if not self.blank_rate:
+            return view
+        has_end = count < batch.lengths - 1  # a text cut before its end shows no blank's end
+        blank = ~whole & (kind < self.full_mask_rate + self.blank_rate) & has_end
+        return self._with_blanks(view, batch, blank, *uniform_span(count, generator))
+
+    def _with_sources(self, view: View, rows: Tensor, sources: View) -> View:
+        """The encoder's view with the rows of another one where `rows` (B,) is true."""
+        width = max(view.inputs.shape[1], sources.inputs.shape[1])
+        own, other = (
+            F.pad(inputs, (0, width - inputs.shape[1]), value=self.vocabulary.pad)
+            for inputs in (view.inputs, sources.inputs)
+        )
+        return replace(
+            view,
+            inputs=torch.where(rows[:, None], other, own),
+            lengths=torch.where(rows, sources.lengths, view.lengths),
+        )
+
+    def _with_blanks(
+        self, view: View, batch: Batch, rows: Tensor, first: Tensor, size: Tensor
+    ) -> View:
+        """The view with blanks in `rows` (B,): a single mask, and an end token after the span."""
+        assert self.vocabulary.end is not None and view.decoder is not None
+        places = torch.arange(batch.tokens.shape[1] + 1, device=first.device)
+        origins = torch.where(places <= first[:, None], places, places + size[:, None] - 1)
+        inputs = batch.tokens.gather(1, origins.clamp(max=batch.tokens.shape[1] - 1))
+        inputs = inputs.masked_fill(places == first[:, None], self.special_tokens.mask)
+        lengths = batch.lengths - size + 1
+        inputs = inputs.masked_fill(places >= lengths[:, None], self.vocabulary.pad)
+        sources = View(inputs=inputs, lengths=lengths, attention_mask=FullMask())
+        # The end token after the span replaces the next token of the text.
+        ended = batch.tokens.scatter(1, (first + size)[:, None], self.vocabulary.end)
+        spans = self.span_view(replace(batch, tokens=ended), first, size + 1)
+        assert spans.clean_positions is not None
+        steps = torch.arange(spans.inputs.shape[1], device=first.device)
+        origins = spans.clean_positions.masked_fill(steps == size[:, None], -1)
+        return replace(
+            self._with_sources(view, rows, sources),
+            decoder=choose_rows(rows, replace(spans, clean_positions=origins), view.decoder),
+        )
+
+    def blank_view(
+        self,
+        texts: Sequence[list[int]],
+        first: Sequence[int],
+        answers: Sequence[list[int]],
+        device: torch.device,
+    ) -> View:
+        """Encoder: texts with masks; decoder: the answers so far to the mask at `first` of each."""
+        mask, pad = self.special_tokens.mask, self.vocabulary.pad
+        starts = [texts[row][0] if place == 1 else mask for row, place in enumerate(first)]
+        decoded = Batch.collate(
+            [[start, *answer] for start, answer in zip(starts, answers, strict=True)], pad
+        ).to(device)
+        source = Batch.collate(texts, pad).to(device)
+        offsets = torch.arange(decoded.tokens.shape[1], device=device)
+        positions = torch.tensor(first, device=device)[:, None] - 1 + offsets
+        return View(
+            inputs=source.tokens,
+            lengths=source.lengths,
+            attention_mask=FullMask(),
+            decoder=View(
+                inputs=decoded.tokens,
+                lengths=decoded.lengths,
+                attention_mask=CausalMask(),
+                positions=positions.masked_fill(~decoded.mask(), 0),
             ),
         )
 
@@ -118,3 +187,32 @@ class MASSObjective(DenoisingObjective):
             targets=batch.tokens.gather(1, positions).masked_fill(beyond, NO_TARGET),
             clean_positions=positions.masked_fill(beyond, -1),
         )
+
+
+def uniform_span(count: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """First position and size of a span of 0 … n tokens of texts of n (B,), both uniform."""
+    uniforms = sample_uniform((2, len(count)), count.device, generator=generator)
+    size = torch.minimum((uniforms[0] * (count + 1)).long(), count)
+    first = torch.minimum((uniforms[1] * (count - size + 1)).long(), count - size)
+    return 1 + first, size
+
+
+def choose_rows(rows: Tensor, chosen: View, other: View) -> View:
+    """The decoder's view of `chosen` where `rows` (B,) is true, else of `other`."""
+    width = max(chosen.inputs.shape[1], other.inputs.shape[1])
+    assert chosen.targets is not None and other.targets is not None
+    assert chosen.positions is not None and other.positions is not None
+    assert chosen.clean_positions is not None and other.clean_positions is not None
+
+    def choose(one: Tensor, two: Tensor, fill: int) -> Tensor:
+        one, two = (F.pad(x, (0, width - x.shape[1]), value=fill) for x in (one, two))
+        return torch.where(rows[:, None], one, two)
+
+    return replace(
+        other,
+        inputs=choose(chosen.inputs, other.inputs, 0),
+        lengths=torch.where(rows, chosen.lengths, other.lengths),
+        positions=choose(chosen.positions, other.positions, 0),
+        targets=choose(chosen.targets, other.targets, NO_TARGET),
+        clean_positions=choose(chosen.clean_positions, other.clean_positions, -1),
+    )

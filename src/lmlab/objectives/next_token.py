@@ -27,6 +27,7 @@ class NextToken(Objective):
     """
 
     kind: ClassVar[ScoreKind] = "exact"
+    prediction_kind = "prefix"
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         return causal_view(batch)
@@ -58,6 +59,8 @@ class LowerBoundObjective(NextToken):
     The emission gives both. The loss is minus the bound, so the training curve lies above the exact
     validation curve.
     """
+
+    prediction_kind = ""  # the bound is of the target alone
 
     def loss(
         self,

@@ -24,7 +24,8 @@ class MaskedPermutedLM(MaskedLMObjective):
     masked tokens don't see each other, and XLNet's don't see how many are still to come.
 
     As in BERT, one mask in ten is a random token and one in ten the original token. The paper also
-    masks whole words; here the order is over single tokens.
+    masks whole words; here the order is over single tokens. Not `compensated`, no masks are seen,
+    as in XLNet: the paper's ablation "- position compensation".
 
     The view holds the text with masks at the target positions, and after it the masked tokens, in
     their order and with their original positions. Their content stream sees z_≤t and the masks
@@ -37,10 +38,12 @@ class MaskedPermutedLM(MaskedLMObjective):
         *,
         rate: float = 0.15,
         replacement: MaskReplacement | None = None,
+        compensated: bool = True,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.rate = rate
+        self.compensated = compensated
         self.replacement = replacement or MaskReplacement(vocabulary=vocabulary)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
@@ -90,24 +93,28 @@ class MaskedPermutedLM(MaskedLMObjective):
             lengths=batch.lengths + count,
             positions=append_copies(positions, positions, 0),
             order=append_copies(order, order, 0),
-            attention_mask=_compensated_mask(
+            attention_mask=self._attention_mask(
                 target_ranks.where(content, 0), target_ranks, masks, content
             ),
-            query_attention_mask=_compensated_mask(target_ranks - 1, target_ranks, masks, content),
+            query_attention_mask=self._attention_mask(
+                target_ranks - 1, target_ranks, masks, content
+            ),
             targets=append_copies(batch.tokens.where(masked, NO_TARGET), no_targets, NO_TARGET),
             clean_positions=append_copies(
                 positions.where(masked, -1), torch.full_like(positions, -1), -1
             ),
         )
 
+    def _attention_mask(
+        self, known: Tensor, target_ranks: Tensor, masks: Tensor, content: Tensor
+    ) -> ExplicitMask:
+        """Attention mask, where a position knows the tokens of ranks up to `known` (B, T).
 
-def _compensated_mask(
-    known: Tensor, target_ranks: Tensor, masks: Tensor, content: Tensor
-) -> ExplicitMask:
-    """Attention mask, where a position knows the tokens of ranks up to `known` (B, T).
-
-    It attends to the content of known tokens, to the masks of the others, and to the visible text.
-    """
-    known, target_ranks = known[:, :, None], target_ranks[:, None, :]
-    later = (target_ranks > known) | ~masks[:, None, :]
-    return ExplicitMask(torch.where(content[:, None, :], target_ranks <= known, later))
+        It attends to the content of known tokens, to the masks of the others if compensated, and to
+        the visible text.
+        """
+        known, target_ranks = known[:, :, None], target_ranks[:, None, :]
+        others = ~masks[:, None, :].expand(-1, known.shape[1], -1)
+        if self.compensated:
+            others = others | (target_ranks > known)
+        return ExplicitMask(torch.where(content[:, None, :], target_ranks <= known, others))

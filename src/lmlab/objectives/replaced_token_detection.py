@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -31,6 +31,8 @@ class CorruptedBatch:
     """(N,) the generator's log-probabilities of the masked tokens, its training signal."""
     tokens: Tensor
     """(B, T) the text with the generator's samples filled in."""
+    masked: Tensor
+    """(B, T) where it was masked."""
 
 
 class ELECTRAObjective(Objective):
@@ -41,16 +43,20 @@ class ELECTRAObjective(Objective):
     trained as a masked LM, not adversarially. Every real position is classified, <s> and </s> too;
     λ is 50 in the paper, since a binary label costs far fewer nats than a word. Cost: one pass of
     each network. The discriminator is no distribution over texts; log_prob is the generator's
-    pseudo-log-likelihood as a masked language model.
+    pseudo-log-likelihood as a masked language model. Without `detects_all` only masked positions
+    are classified: the paper's ablation "ELECTRA 15%".
     """
 
     kind: ClassVar[ScoreKind] = "pseudo"
     extra_positions = 1  # the last token is an input too
 
-    def __init__(self, generator: Assembly, *, weight: float = 50.0) -> None:
+    def __init__(
+        self, generator: Assembly, *, weight: float = 50.0, detects_all: bool = True
+    ) -> None:
         super().__init__()
         self.generator = generator
         self.weight = weight
+        self.detects_all = detects_all
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         with torch.no_grad():
@@ -72,6 +78,9 @@ class ELECTRAObjective(Objective):
         """Both means over one count: the detection loss counts once per masked token."""
         corruption = self.corrupt(batch, generator=generator)
         view = discriminator_view(batch, corruption.tokens)
+        if not self.detects_all:
+            assert view.targets is not None
+            view = replace(view, targets=view.targets.where(corruption.masked, NO_TARGET))
         detection = weighted_cross_entropy(view, network.target_log_probs(view))
         count = torch.tensor(float(len(corruption.log_probs)), device=batch.tokens.device)
         masked = Loss(-corruption.log_probs.sum(), count)
@@ -101,6 +110,7 @@ class ELECTRAObjective(Objective):
         return CorruptedBatch(
             log_probs=log_probs.gather(-1, targets[:, None]).squeeze(-1),
             tokens=batch.tokens.masked_scatter(target_mask, guesses),
+            masked=target_mask,
         )
 
 

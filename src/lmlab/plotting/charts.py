@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from lmlab.core.capture import REAL, Bounds
 from lmlab.plotting.figure import COLOURS, FOREGROUND_COLOUR, printable_name, set_plain_log_scale
+from lmlab.plotting.figure_styling import TITLE
 
 Values = NDArray[np.float64]
 
-CELL_INCHES = 0.27
-"""Inches of a cell with a label."""
+CELL_INCHES = 0.27  # of a cell with a label
 MAX_BORDERED_CELLS = 1600
 """Heat maps with more cells have no cell borders."""
 MAX_NUMBERED_CELLS = 64
@@ -146,7 +146,7 @@ def draw_heat_maps(figure: Figure, grids: Sequence[HeatMap], *, title: str) -> N
         if len(grids) > 1:
             axes.set_title(printable_name(grid.title), fontsize=9)
     above = 0.32 if len(grids) > 1 else 0.12
-    figure.text(0, 1 + above / height, title, fontsize=11)
+    figure.text(0, 1 + above / height, title, fontsize=11, label=TITLE)
     draw_colour_bar(
         figure, scale, left=min(len(grids), per_row) * (panel_width + PANEL_GAP[0]) - PANEL_GAP[0]
     )
@@ -309,7 +309,7 @@ MAX_BARS = 40
 def draw_bar_chart(figure: Figure, bars: BarChart, *, title: str) -> None:
     """Draw labelled bars; more than `MAX_BARS` as one outline on a log scale."""
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(title, loc="left", fontsize=11).set_label(TITLE)
     indices = np.arange(len(bars.values))
     if bars.horizontal:
         _draw_horizontal(axes, bars, indices)
@@ -393,7 +393,7 @@ def draw_text_table(figure: Figure, listing: TextTable, *, title: str) -> None:
     axes.set_xlim(0, width)
     axes.set_ylim(len(listing.rows) + 1, 0)
     axes.axis("off")
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(title, loc="left", fontsize=11).set_label(TITLE)
     for line, row in enumerate((listing.header, *listing.rows)):
         for start, words in zip(listing.column_positions, row, strict=True):
             alpha = 0.6 if line == 0 else 1.0

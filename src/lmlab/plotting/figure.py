@@ -1,4 +1,4 @@
-"""Figures: common style, labels and colours, specification, rendering to SVG and PNG, files."""
+"""Figures: common style, labels and colours, specification, rendering as SVG, PNG, PDF; files."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox
 
 from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
 from lmlab.core.errors import UserError
-from lmlab.plotting.fonts import BASE_FONT, use_installed_fonts, warn_missing_glyphs
-from lmlab.plotting.html import TableCell
+from lmlab.core.figure_style import DEFAULT_DPI, PLAIN_STYLE, FigureFileStyle, FigureStyle
+from lmlab.core.html import TableCell
+from lmlab.plotting.figure_styling import layout_scale, style_figure
+from lmlab.plotting.fonts import (
+    BASE_FONT,
+    GENERIC_FONTS,
+    check_font,
+    use_installed_fonts,
+    warn_missing_glyphs,
+)
 
 COLOURS = ("#4e79d8", "#e07b39", "#3aa36b", "#c4539b", "#8a6fd1", "#b8941f", "#2aa5b8", "#c05a52")
 """Palette of middle tones with contrast to white and to black."""
@@ -35,8 +42,15 @@ FONTS = (
 )
 FOREGROUND_COLOUR = "#010203"
 """Placeholder for the page's own colour while matplotlib draws; replaced in the finished SVG."""
-PNG_DPI = 160
-FIGURE_SUFFIXES = (".svg", ".png")
+FIGURE_SUFFIXES = (".svg", ".png", ".pdf")
+
+
+SCALED_SIZES = (
+    *("axes.titlepad", "axes.labelpad", "axes.linewidth", "lines.linewidth", "lines.markersize"),
+    *(f"{axis}tick.{kind}.{what}" for axis in "xy" for kind in ("major", "minor")
+      for what in ("pad", "size", "width")),
+)  # fmt: skip
+"""Settings of matplotlib that are scaled together with the text of a fixed layout."""
 
 
 def colour(index: int) -> str:
@@ -50,14 +64,20 @@ def line_style(index: int) -> dict[str, Any]:
 
 
 @contextmanager
-def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
-    """A figure in the common style; `name` makes the ids of several figures on a page unique."""
+def canvas(
+    name: str, *, height: float, width: float = 7.0, font: str = BASE_FONT, scale: float = 1.0
+) -> Iterator[Figure]:
+    """A figure in the common style; `name` makes the ids of several figures on a page unique.
+
+    `scale`: of lines, ticks and gaps, whose sizes are in points.
+    """
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": f"lmlab-{name}",
+        "pdf.fonttype": 42,  # text as text, in TrueType
         "text.parse_math": False,
         "font.size": 10,
-        "font.family": [BASE_FONT],
+        "font.family": list(dict.fromkeys((font, BASE_FONT))),
         "axes.edgecolor": FOREGROUND_COLOUR,
         "axes.labelcolor": FOREGROUND_COLOUR,
         "axes.spines.top": False,
@@ -66,6 +86,9 @@ def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
         "xtick.color": FOREGROUND_COLOUR,
         "ytick.color": FOREGROUND_COLOUR,
     }
+    if scale != 1.0:
+        defaults: Any = matplotlib.rcParamsDefault
+        style |= {key: scale * defaults[key] for key in SCALED_SIZES}
     with matplotlib.rc_context(style), warnings.catch_warnings(), _quiet_fonts():
         # The reader's browser has the glyphs that the fonts here lack; for a PNG `fonts` warns.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
@@ -84,35 +107,52 @@ def _quiet_fonts() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def drawn_extent(figure: Figure) -> Bbox:
-    """Bounding box in inches, with labels beyond the figure's edge; costs a rendering."""
-    canvas_ = FigureCanvasAgg(figure)
-    figure.draw_without_rendering()
-    return figure.get_tightbbox(canvas_.get_renderer()).padded(0.1)
+def as_svg(
+    figure: Figure, box: Bbox | Literal["tight"] = "tight", *, style: FigureStyle = PLAIN_STYLE
+) -> str:
+    """Render as an <svg> element that scales with the page and references no other file.
 
-
-def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
-    """Render as an <svg> element that scales with the page and references no other file."""
-    use_installed_fonts(figure)
+    One of a given size keeps it in points.
+    """
+    use_installed_fonts(figure, style.font)
     buffer = io.StringIO()
     no_metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(buffer, format="svg", metadata=no_metadata, transparent=True, bbox_inches=box)
+    fonts = FONTS if style.font is None else f"{_css_name(style.font)}, {FONTS}"
     text = buffer.getvalue()
     text = text[text.index("<svg") :].replace(FOREGROUND_COLOUR, "currentColor")
-    text = re.sub(r"font-family: [^;\"]*", f"font-family: {FONTS}", text)
+    text = re.sub(r"font-family: [^;\"]*", f"font-family: {fonts}", text)
     text = re.sub(r" *<style.*?</style>\n", "", text, flags=re.DOTALL)
+    if style.figure_size is not None:
+        return text
     return re.sub(
         r'(<svg[^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 width="\2"', text, count=1
     )
 
 
-def as_png(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> bytes:
+def _css_name(font: str) -> str:
+    """A font family in an attribute of an SVG: generic ones stay as they are, others are quoted."""
+    return font if font in GENERIC_FONTS else "'" + re.sub(r"[^\w .-]", "", font) + "'"
+
+
+def as_pdf(figure: Figure, box: Bbox) -> bytes:
+    """Render as PDF, with its text as text."""
+    buffer = io.BytesIO()
+    figure.savefig(
+        buffer, format="pdf", bbox_inches=box, metadata={"CreationDate": None, "Creator": None}
+    )
+    return buffer.getvalue()
+
+
+def as_png(
+    figure: Figure, box: Bbox | Literal["tight"] = "tight", *, dpi: int = DEFAULT_DPI
+) -> bytes:
     """Render as PNG on white, for where no SVG is accepted."""
     buffer = io.BytesIO()
     figure.savefig(
         buffer,
         format="png",
-        dpi=PNG_DPI,
+        dpi=dpi,
         facecolor="white",
         bbox_inches=box,
         metadata={"Software": None},
@@ -202,6 +242,8 @@ class FigureSpec:
     text: str = ""
     """The sentence it shows, where it shows one."""
     table: FigureTable | None = None
+    fixed_layout: bool = False
+    """Whether its texts are placed by the inch, so that another size scales all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +253,8 @@ class RenderedFigure:
     svg: str
     png_bytes: bytes
     """The PNG."""
+    pdf: bytes = b""
+    """The PDF, if it was wanted."""
     missing_glyphs: str = ""
     """Characters that the PNG shows as boxes, because no installed font has them."""
 
@@ -221,15 +265,50 @@ class RenderedFigure:
         return self.png_bytes
 
 
-def render_figure(spec: FigureSpec) -> RenderedFigure:
+def render_figure(
+    spec: FigureSpec, style: FigureStyle = PLAIN_STYLE, *, pdf: bool = False
+) -> RenderedFigure:
     """Render a figure; its name makes its ids unique on a page."""
-    with canvas(spec.name, width=spec.width, height=spec.height) as figure:
+    font = BASE_FONT
+    if style.font is not None:
+        font = check_font(style.font)
+        style = replace(style, font=font)
+    scale = _layout_scale(spec, style, font) if spec.fixed_layout else None
+    with canvas(
+        spec.name, width=spec.width, height=spec.height, font=font, scale=scale or 1.0
+    ) as figure:
         spec.draw(figure)
-        boxes = use_installed_fonts(figure)
-        box = drawn_extent(figure)
+        boxes = use_installed_fonts(figure, style.font)
+        box = style_figure(figure, style, scale=scale)
         return RenderedFigure(
-            svg=as_svg(figure, box), png_bytes=as_png(figure, box), missing_glyphs=boxes
+            svg=as_svg(figure, box, style=style),
+            png_bytes=as_png(figure, box, dpi=style.dpi),
+            pdf=as_pdf(figure, box) if pdf else b"",
+            missing_glyphs=boxes,
         )
+
+
+def _layout_scale(spec: FigureSpec, style: FigureStyle, font: str) -> float:
+    if style.figure_size is None:
+        return style.text_scale
+    with canvas(spec.name, width=spec.width, height=spec.height, font=font) as figure:
+        spec.draw(figure)
+        use_installed_fonts(figure, style.font)
+        return layout_scale(figure, style)
+
+
+def write_figures(
+    folder: Path, specs: Sequence[FigureSpec], style: FigureFileStyle = PLAIN_STYLE
+) -> list[Path]:
+    """Write figures into a folder by their names, in the formats of a style."""
+    files: list[Path] = []
+    for spec in specs:
+        rendered = render_figure(spec, style, pdf=".pdf" in style.suffixes)
+        paths = [folder / f"{spec.name}{suffix}" for suffix in style.suffixes]
+        for path in paths:
+            write_figure(path, rendered)
+        files += paths
+    return files
 
 
 def numbered_name(name: str, index: int, of: int) -> str:
@@ -253,7 +332,7 @@ def standalone_svg(svg: str) -> str:
 
 
 def check_figure_suffix(path: Path) -> None:
-    """Reject a file extension other than .svg and .png."""
+    """Reject the file extension of no format."""
     if path.suffix.lower() not in FIGURE_SUFFIXES:
         raise UserError(
             f"the figure file must end in {' or '.join(FIGURE_SUFFIXES)}, got {path.name}; "
@@ -269,10 +348,12 @@ def check_figure_path(path: Path) -> None:
 
 
 def write_figure(path: Path, rendered: RenderedFigure) -> None:
-    """Write a rendered figure as SVG or PNG, by file extension."""
+    """Write a rendered figure as SVG, PNG or PDF, by file extension."""
     with telling_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".svg":
         write_text(path, standalone_svg(rendered.svg))
+    elif path.suffix.lower() == ".pdf":
+        write_bytes(path, rendered.pdf)
     else:
         write_bytes(path, rendered.png)

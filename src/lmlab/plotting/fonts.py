@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from matplotlib.text import Text
 
-from lmlab.core.errors import LmlabWarning
+from lmlab.core.errors import LmlabWarning, unknown_name
 
 BASE_FONT = "DejaVu Sans"
 """The font that comes with matplotlib."""
@@ -52,14 +52,34 @@ FontEntry = Any
 """A font of matplotlib's list: `fname`, `name`, `style`, `weight`, and `index` since 3.11."""
 
 
-def use_installed_fonts(figure: Figure) -> str:
-    """Set fallback fonts for every text of a figure; returns the characters that no font has."""
+GENERIC_FONTS = ("serif", "sans-serif", "monospace")
+"""Families for which matplotlib, and a browser, have a font of their own."""
+
+
+def check_font(name: str) -> str:
+    """The name of an installed font family, in its own spelling; a UserError for another."""
+    _add_new_fonts()
+    known = {entry.name for entry in font_manager.fontManager.ttflist} | {*GENERIC_FONTS}
+    spelled = {family.lower(): family for family in known}
+    if name.lower() not in spelled:
+        raise unknown_name("installed font", name, known)
+    return spelled[name.lower()]
+
+
+def use_installed_fonts(figure: Figure, font: str | None = None) -> str:
+    """Set fallback fonts for every text of a figure; returns the characters that no font has.
+
+    `font` is the family that is wanted first.
+    """
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     letters = {letter for text in texts for letter in text.get_text()}
-    families, missing = fallback_fonts(frozenset(missing_glyphs(BASE_FONT, letters)))
+    first = (BASE_FONT,) if font is None else (check_font(font), BASE_FONT)
+    for family in first:
+        letters = missing_glyphs(family, letters)
+    families, missing = fallback_fonts(frozenset(letters))
     if families:
         for text in texts:
-            text.set_fontfamily([BASE_FONT, *families])
+            text.set_fontfamily([*first, *families])
     return missing
 
 

@@ -1,11 +1,8 @@
-"""HTML builder with escaping: elements, sortable tables, self-contained pages with style."""
+"""Self-contained HTML pages: style, sorting of tables; built of `core.html`."""
 
 from __future__ import annotations
 
-import html
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from lmlab.core.html import Html, tag
 
 PAGE_STYLE = """
 :root {
@@ -102,75 +99,6 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 """
-
-
-VOID_ELEMENTS = frozenset({"meta", "br"})
-
-
-class Html(str):
-    """A string that is HTML already."""
-
-
-def tag(name: str, /, *children: str, **attributes: str) -> Html:
-    """HTML element <name attributes>children</name>; plain strings are escaped, `Html` is not.
-
-    An underscore in an attribute's name is a hyphen, and one at its end is left out (`class_`); an
-    attribute without a value is left out too.
-    """
-    spelled_attributes = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value, quote=True)}"'
-        for key, value in attributes.items()
-        if value
-    )
-    if name in VOID_ELEMENTS:
-        return Html(f"<{name}{spelled_attributes}>")
-    return Html(f"<{name}{spelled_attributes}>{join_html(children)}</{name}>")
-
-
-def join_html(children: Iterable[str], separator: str = "") -> Html:
-    """Concatenate the pieces, escaping plain text."""
-    pieces = (piece if isinstance(piece, Html) else html.escape(piece) for piece in children)
-    return Html(separator.join(pieces))
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """A table cell: its text, and its numeric sort key where it has one."""
-
-    shown: str
-    value: float | None = None
-
-
-def number_cell(value: float | None, digits: int = 3) -> TableCell:
-    """A figure, or a dash where there is none."""
-    if value is None or math.isnan(value):
-        return TableCell("–")
-    if math.isinf(value):
-        return TableCell("∞" if value > 0 else "−∞", value)
-    return TableCell(f"{value:,.{digits}f}".replace("-", "−"), value)
-
-
-def html_table(header: Sequence[str], rows: Iterable[Sequence[TableCell]]) -> Html:
-    """A table with sortable columns; it scrolls where it is too wide."""
-    rows = list(rows)
-    numeric = [any(row[column].value is not None for row in rows) for column in range(len(header))]
-    header_cells = [
-        tag("th", tag("button", name, type="button"), class_="number" if right else "", scope="col")
-        for name, right in zip(header, numeric, strict=True)
-    ]
-    body = [
-        tag("tr", *(_cell(cell, right) for cell, right in zip(row, numeric, strict=True)))
-        for row in rows
-    ]
-    table = tag(
-        "table", tag("thead", tag("tr", *header_cells)), tag("tbody", *body), class_="sortable"
-    )
-    return tag("div", table, class_="wide", tabindex="0")
-
-
-def _cell(cell: TableCell, numeric: bool) -> Html:
-    sort = {} if cell.value is None else {"data_sort": repr(float(cell.value))}
-    return tag("td", cell.shown, class_="number" if numeric else "", **sort)
 
 
 def html_page(title: str, *sections: Html) -> str:

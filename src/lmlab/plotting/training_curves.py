@@ -32,8 +32,8 @@ class LossCurve:
     """Pairs of tokens seen and loss on held-out text."""
     colour_index: int = 0
     """Its index in the palette."""
-    sampled_loss: bool = False
-    """Whether the training losses are sampled losses, not comparable with held-out ones."""
+    another_loss: bool = False
+    """Whether training losses are of another kind than held-out ones (NCE, distillation)."""
     single_epoch: bool = False
     """Whether the model was fitted in one pass (n-gram counts), so that it has a single loss."""
 
@@ -96,7 +96,7 @@ def draw_loss_bars(
 
 
 def loss_curve_from_metrics(
-    name: str, lines: Sequence[dict[str, Any]], *, contrast: bool = False
+    name: str, lines: Sequence[dict[str, Any]], *, comparable: bool = True
 ) -> LossCurve:
     """The loss curve of a run from the lines of its metrics.jsonl."""
     train, held_out, tokens_seen = [], [], 0.0
@@ -114,7 +114,7 @@ def loss_curve_from_metrics(
         name=name,
         train=tuple(train),
         held_out=tuple(held_out),
-        sampled_loss=contrast,
+        another_loss=not comparable,
         single_epoch=len(trained) == 1 and "learning_rate" not in trained[0],
     )
 
@@ -134,7 +134,7 @@ def _draw_curve(axes: Axes, curve: LossCurve, max_tokens: float) -> None:
     name = printable_name(curve.name)
     style = line_style(curve.colour_index)
     if curve.train:
-        train_label = f"{name} (training, a sampled loss)" if curve.sampled_loss else None
+        train_label = f"{name} (training, another loss)" if curve.another_loss else None
         axes.plot(
             *zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, label=train_label, **style
         )
@@ -145,7 +145,7 @@ def _draw_curve(axes: Axes, curve: LossCurve, max_tokens: float) -> None:
         axes.plot(x, y, "o", markersize=5, label=name, **style)
     elif curve.held_out:
         axes.plot(*zip(*curve.held_out, strict=True), linewidth=2, label=name, **style)
-    elif curve.train and not curve.sampled_loss:
+    elif curve.train and not curve.another_loss:
         axes.plot([], [], linewidth=0.9, label=f"{name} (training)", **style)
 
 

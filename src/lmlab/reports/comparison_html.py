@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from lmlab.core.html import Html, TableCell, html_table, join_html, number_cell, tag
 from lmlab.plotting.figure import colour
-from lmlab.plotting.html import Html, TableCell, html_table, join_html, number_cell, tag
 from lmlab.reports.report_sections import ReportSection
 from lmlab.scoring.comparison_records import NATS, Comparison, ComparisonRow, Difference
 from lmlab.scoring.comparison_tables import TableColumn, setting_columns, spread_text

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from lmlab import __version__
-from lmlab.core.score import SCORE_KINDS, TokenScore
+from lmlab.core.html import Html, join_html, tag
+from lmlab.core.score import SCORE_KINDS
+from lmlab.core.score_descriptions import KIND_DESCRIPTIONS, describe_convention
+from lmlab.core.score_html import surprisal_legend, token_html
 from lmlab.inspection.figure_files import figures_html
-from lmlab.plotting.html import Html, html_page, join_html, tag
+from lmlab.plotting.html import html_page
 from lmlab.plotting.training_curves import LossBar, draw_loss_bars, draw_training_curves
 from lmlab.reports.comparison_files import write_with_folder
 from lmlab.reports.comparison_html import (
@@ -23,10 +25,6 @@ from lmlab.reports.comparison_html import (
 from lmlab.reports.report_sections import ReportSection, SampledText
 from lmlab.scoring.comparison_records import ComparedSentence, Comparison, ComparisonRow
 from lmlab.scoring.comparison_tables import caption
-from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention
-
-SURPRISAL_SCALE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Surprisals, in nats, in the colour legend."""
 
 
 def write_report(path: Path, sections: Sequence[ReportSection], *, title: str) -> Path:
@@ -167,8 +165,8 @@ def _curves(section: ReportSection) -> Html:
         legend += " A line across: a model fitted in one pass."
     if any(not curve.single_epoch for curve in single):
         legend += " A point alone: a training that was validated once."
-    if any(curve.sampled_loss for curve in section.curves):
-        legend += " A sampled loss is not a loss per token: compare its trend, not its level."
+    if any(curve.another_loss for curve in section.curves):
+        legend += " Another loss than the held-out one: compare its trend, not its level."
     return join_html([tag("h3", "Training"), _figure(svg, legend)])
 
 
@@ -179,17 +177,10 @@ def _figure(svg: str, text: str) -> Html:
 def _surprisal(section: ReportSection) -> Html:
     if not section.comparison.sentences:
         return Html("")
-    key = [
-        tag("span", f"{nats:g}", class_="token", style=_surprisal_style(nats))
-        for nats in SURPRISAL_SCALE
-    ]
-    legend = join_html(
-        ["−log p of each token, in nats: ", tag("span", *key, class_="scale"), "; point at one "]
-    )
     return join_html(
         [
             tag("h3", "Surprisal, token by token"),
-            tag("p", legend, "for its figure; unknown ones are underlined.", class_="faint"),
+            tag("p", surprisal_legend(), class_="faint"),
             *(_sentence(sentence, section) for sentence in section.comparison.sentences),
         ]
     )
@@ -202,25 +193,8 @@ def _sentence(sentence: ComparedSentence, section: ReportSection) -> Html:
     for row in section.comparison.rows:
         tokens = sentence.tokens.get(row.name, ())
         lines.append(tag("div", swatch(section.colour_index(row.name)), row.name, class_="name"))
-        lines.append(tag("div", *(_token(token) for token in tokens)))
+        lines.append(tag("div", *map(token_html, tokens)))
     return tag("div", *lines, class_="tokens")
-
-
-def _token(token: TokenScore) -> Html:
-    nats = 0.0 - token.log_prob
-    unknown = ", unknown to the model" if token.unknown else ""
-    return tag(
-        "span",
-        token.token if token.token.strip() else "␣" * len(token.token),
-        class_="token unknown" if token.unknown else "token",
-        style=_surprisal_style(nats),
-        title=f"{nats:.3f} nats, p = {math.exp(token.log_prob):.3g}{unknown}",
-    )
-
-
-def _surprisal_style(nats: float) -> str:
-    """Opacity by surprisal s: 1 - e^(-s/3)."""
-    return f"--s:{1 - math.exp(-max(nats, 0.0) / 3):.3f}"
 
 
 def _samples(section: ReportSection) -> Html:

@@ -41,7 +41,7 @@ def write_run_figures(
     lines = read_metrics(run.metrics)
     # Named by the system, not by the folder: the same training gives the same figure anywhere.
     name = run.read_config().system if lines else path.name
-    curve = loss_curve_from_metrics(name, lines, contrast=not loss_is_comparable)
+    curve = loss_curve_from_metrics(name, lines, comparable=loss_is_comparable)
     if not curve.train and not curve.held_out:
         return []
     inner_folder(run.figures, of=run.path)
@@ -82,7 +82,12 @@ def train_command(config: RunConfig, out: Path) -> str | None:
         find_system(config.system), config.size, config.recipe, {}, {}, config.seed
     )
     command = ["lmlab", "train", config.system, "--data", config.corpus.spec]
-    command += ["--out", str(out), "--size", config.size, "--tokenizer", config.tokenizer]
+    command += ["--out", str(out)]
+    if config.predecessor is None:
+        command += ["--size", config.size]
+    learned_from = {"teacher": config.teacher, "predecessor": config.predecessor}
+    given = [(f"--{role}", other.path) for role, other in learned_from.items() if other is not None]
+    command += [*given[0]] if given else ["--tokenizer", config.tokenizer]
     command += ["--recipe", config.recipe] if config.recipe else []
     defaults = asdict(plan.system_config) | asdict(plan.training)
     for name, value in {**config.system_config, **asdict(config.training)}.items():
@@ -163,7 +168,8 @@ def _commands(row: ComparisonRow, by_path: Mapping[str, TrainedModel]) -> tuple[
 def _curve(row: ComparisonRow, model: TrainedModel) -> LossCurve:
     """The loss curve of a row's first run."""
     lines = read_metrics(RunFolder(model.path).metrics)
-    return loss_curve_from_metrics(row.name, lines, contrast=not model.system.loss_is_comparable)
+    comparable = model.system.loss_is_comparable and model.config.loss_is_comparable
+    return loss_curve_from_metrics(row.name, lines, comparable=comparable)
 
 
 def sample_texts(

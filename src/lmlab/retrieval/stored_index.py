@@ -7,7 +7,7 @@ INDEX/  meta.json  documents.jsonl.gz  manifest.json
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from lmlab import __version__
 from lmlab.core.atomic_files import new_folder, write_json
 from lmlab.core.errors import UserError
 from lmlab.core.manifest import DamageError, check_files, verifies, write_manifest
+from lmlab.core.notebook import NotebookRecord, scalar_fields
 from lmlab.core.options import takes
 from lmlab.core.untrusted_input import check_seed, parse_dataclass, read_json_object
 from lmlab.retrieval.bm25 import LexicalIndex
@@ -42,7 +43,7 @@ VECTORS_FILE, FAISS_FILE = "vectors.npy", "index.faiss"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentHit:
+class DocumentHit(NotebookRecord):
     """A retrieved document."""
 
     document: Document
@@ -50,6 +51,10 @@ class DocumentHit:
     """Its index in the collection."""
     score: float
     """Inner product with the query, or BM25 score."""
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """The document's number, score and text."""
+        return [{**scalar_fields(self), **scalar_fields(self.document)}]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from lmlab.run_store.read_run import read_run
 from lmlab.run_store.run_index import Indexed, IndexedFolder, RunIndex, is_settled
 from lmlab.run_store.run_record import RunRecord
 
-PARTS_OF_A_RUN = frozenset({"trainer", "figures", "memory", "tensorboard"})
+PARTS_OF_A_RUN = frozenset({"trainer", "figures", "memory", "tensorboard", "wandb"})
 """Folders of a run that hold no other one."""
 
 

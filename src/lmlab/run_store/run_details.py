@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from lmlab.core.errors import UserError
+from lmlab.core.notebook import NotebookRecord
 from lmlab.core.untrusted_input import read_json_object
 from lmlab.run_store.read_run import read_config
 from lmlab.run_store.run_listing import open_run_record
@@ -21,10 +22,10 @@ MAX_ANCESTORS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Ancestor:
-    """A run that a run's weights come from."""
+    """A run that a run's weights come from, or were learned from."""
 
     role: str
-    """base, encoder, continued_from or component."""
+    """base, encoder, continued_from, teacher, predecessor or component."""
     depth: int
     """1 for its own, 2 for that one's …"""
     path: str
@@ -39,7 +40,7 @@ class Ancestor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunDetails:
+class RunDetails(NotebookRecord):
     """A run with the texts, the environment and the other runs that it comes from."""
 
     record: RunRecord
@@ -50,6 +51,12 @@ class RunDetails:
     """The version that wrote it."""
     ancestors: tuple[Ancestor, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each line of `lmlab runs show`."""
+        from lmlab.run_store.run_cells import shown_lines
+
+        return [{"key": name, "value": value} for name, value in shown_lines(self)]
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-serialisable dict."""
@@ -67,11 +74,17 @@ class DifferingValue:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunDiff:
+class RunDiff(NotebookRecord):
     """How two or more runs differ."""
 
     runs: tuple[str, ...]
     rows: tuple[DifferingValue, ...]
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each value, with a column for each run."""
+        for row in self.rows:
+            values = dict(zip(self.runs, row.values, strict=True))
+            yield {"section": row.section, "key": row.key, **values}
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-serialisable dict."""
@@ -96,8 +109,9 @@ def run_details(path: str | Path) -> RunDetails:
 def _ancestors(config: Mapping[str, Any], depth: int) -> list[Ancestor]:
     """The runs that a config names, each followed by those that it names itself."""
     found: list[Ancestor] = []
+    roles = ("continued_from", "base", "encoder", "teacher", "predecessor")
+    others = [(role, config.get(role)) for role in roles]
     components = config.get("components")
-    others = [(role, config.get(role)) for role in ("continued_from", "base", "encoder")]
     others += [("component", o) for o in components] if isinstance(components, list) else []
     for role, other in others:
         if not isinstance(other, dict) or depth > MAX_ANCESTORS:

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, overload
 
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.html import Html, join_html, plain_table
+from lmlab.core.notebook import NotebookRecord, more_html
 from lmlab.core.setting_differences import differing_names
 from lmlab.run_store.find_runs import find_runs
 from lmlab.run_store.read_run import read_run
+from lmlab.run_store.run_cells import cell
 from lmlab.run_store.run_filter import parse_condition, text_of
 from lmlab.run_store.run_index import RunIndex
 from lmlab.run_store.run_record import RECORD_FIELDS, RunRecord
@@ -20,10 +23,12 @@ from lmlab.run_store.run_record import RECORD_FIELDS, RunRecord
 DEFAULT_COLUMNS = ("run", "system", "data", "status", "best", "kind", "disk", "age", "differs")
 NUMBERS = ("best", "disk", "age", "seed", "step", "epoch", "seconds", "progress", "seconds_left")
 """Columns that are aligned right and sorted as numbers."""
+MAX_SHOWN = 200
+"""Runs that a notebook shows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RunListing(Sequence[RunRecord]):
+class RunListing(NotebookRecord, Sequence[RunRecord]):
     """The runs of a listing, in order; a sequence of their records."""
 
     folder: Path
@@ -61,6 +66,21 @@ class RunListing(Sequence[RunRecord]):
         """The settings of a run in which those of its system differ."""
         names = self.differing.get(record.system, ())
         return {name: self.value(record, name) for name in names}
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each run: its fields, and its settings."""
+        for record in self.records:
+            own = {name: getattr(record, name) for name in RECORD_FIELDS}
+            settings = {k: v for k, v in record.settings.items() if k not in own}
+            yield {"run": self.value(record, "run"), **own, **settings}
+
+    def html_body(self) -> Html:
+        """The table that a terminal shows."""
+        rows = [[cell(self, record, name) for name in self.columns] for record in self.records]
+        numbers = [name in NUMBERS for name in self.columns]
+        table = plain_table(self.columns, rows[:MAX_SHOWN], numbers=numbers)
+        hidden = len(rows) - MAX_SHOWN
+        return join_html([table, more_html(hidden)]) if hidden > 0 else table
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-serialisable dict: all fields of the runs, and the names of what differs."""

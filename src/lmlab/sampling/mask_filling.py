@@ -199,10 +199,17 @@ class MaskFiller(FillLimits):
             raise UserError(
                 "--among does not apply to a system that generates all masks together; remove it."
             )
-        # Systems with neither single-mask distributions nor blanks of any length (MASS).
-        joint = joint or not isinstance(self.system, (Fill, Infill))
+        # Systems without single-mask distributions fill adjacent masks as one span (MASS).
+        spans = isinstance(self.system, JointFill) and not isinstance(self.system, Fill)
+        joint = joint or (spans and not blanks and not among)
         sampled_blanks = generator is not None and not joint
-        blanks = blanks or sampled_blanks or not isinstance(self.system, (Fill, JointFill))
+        ranked_blanks = spans and bool(among)
+        blanks = (
+            blanks
+            or sampled_blanks
+            or ranked_blanks
+            or not isinstance(self.system, (Fill, JointFill))
+        )
         if joint and among:
             raise UserError("candidates do not apply to joint filling; remove one of them.")
         if among and generator is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import unknown_name
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord
 from lmlab.core.score import Convention, ScoreKind, TokenScore
 from lmlab.scoring.difference_matrix import MOST_LISTED, DifferenceMatrix, difference_matrices
 from lmlab.scoring.metric import Metric, Number
@@ -143,7 +145,7 @@ class ComparedSentence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(NotebookRecord):
     """Comparison of several models on one split of one corpus."""
 
     corpus: str
@@ -168,6 +170,22 @@ class Comparison:
     def row(self, name: str) -> ComparisonRow:
         """The row of that name."""
         return next(row for row in self.rows if row.name == name)
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each model."""
+        from lmlab.scoring.comparison_notebook import comparison_rows
+
+        return comparison_rows(self)
+
+    def html_body(self) -> Html:
+        """The table by groups of comparable rows, and the differences."""
+        from lmlab.scoring.comparison_notebook import comparison_body
+
+        return comparison_body(self)
+
+    def html_notes(self) -> Sequence[str]:
+        """The caveats."""
+        return self.notes
 
     @cached_property
     def matrices(self) -> tuple[DifferenceMatrix, ...]:

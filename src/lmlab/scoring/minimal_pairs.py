@@ -10,16 +10,19 @@ from __future__ import annotations
 import csv
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from lmlab.core.errors import UserError, escape_csv_cell
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord, rows_html
 from lmlab.core.score import Convention, Score, ScoreKind
+from lmlab.core.score_html import score_notes
 from lmlab.core.untrusted_input import parse_json
 from lmlab.data.lines import ReadingReport, held_lines
 from lmlab.scoring.bootstrap import DifferenceInterval, interval, paired_bootstrap
@@ -86,7 +89,7 @@ class PairAccuracy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinimalPairsReport:
+class MinimalPairsReport(NotebookRecord):
     """Accuracy over all pairs, by file, by phenomenon and by paradigm (UID)."""
 
     overall: PairAccuracy
@@ -97,6 +100,21 @@ class MinimalPairsReport:
     convention: Convention
     credits: tuple[float, ...] = ()
     """Per pair in order: 1 right, 0.5 a tie, 0 wrong."""
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each group of pairs."""
+        return [
+            {"by": by, "name": accuracy.name, **accuracy.as_dict()}
+            for by, accuracy in accuracies_by_group(self)
+        ]
+
+    def html_body(self) -> Html:
+        """The accuracies before the counts."""
+        return rows_html([_accuracies_first(row) for row in self.table_rows()])
+
+    def html_notes(self) -> Sequence[str]:
+        """What the score means, and the convention."""
+        return score_notes(self.kind, self.convention)
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -243,11 +261,33 @@ class MinimalPairsDifference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinimalPairsComparison:
+class MinimalPairsComparison(NotebookRecord):
     """Minimal-pair reports of several models on the same pairs, by model name."""
 
     reports: dict[str, MinimalPairsReport]
     differences: tuple[MinimalPairsDifference, ...]
+
+    def table_rows(self) -> Iterable[Mapping[str, Any]]:
+        """A row for each model and group of pairs."""
+        return [
+            {"model": model, **row}
+            for model, report in self.reports.items()
+            for row in report.table_rows()
+        ]
+
+    def html_body(self) -> Html:
+        """The accuracies before the counts."""
+        return rows_html([_accuracies_first(row) for row in self.table_rows()])
+
+    def html_notes(self) -> Sequence[str]:
+        """What the scores mean, and the conventions; differences of the models."""
+        notes = [note for report in self.reports.values() for note in report.html_notes()]
+        notes += [
+            f"{each.first} - {each.second}: {each.interval.value:+.4f} (95 % interval "
+            f"{each.interval.low:+.4f} to {each.interval.high:+.4f}), ties counted one half."
+            for each in self.differences
+        ]
+        return list(dict.fromkeys(notes))
 
     def as_dict(self) -> dict[str, object]:
         models = [{"model": name, **report.as_dict()} for name, report in self.reports.items()]
@@ -261,9 +301,8 @@ class MinimalPairsComparison:
         """
         cell = str if raw else escape_csv_cell
         rows = [
-            {"model": cell(model), "by": by, **accuracy.as_dict(), "name": cell(accuracy.name)}
-            for model, report in self.reports.items()
-            for by, accuracy in accuracies_by_group(report)
+            {**row, "model": cell(str(row["model"])), "name": cell(str(row["name"]))}
+            for row in self.table_rows()
         ]
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -277,6 +316,13 @@ def accuracies_by_group(report: MinimalPairsReport) -> Iterator[tuple[str, PairA
         PAIR_GROUPS, (report.files, report.phenomena, report.paradigms), strict=True
     ):
         yield from ((by, accuracy) for accuracy in accuracies)
+
+
+def _accuracies_first(row: Mapping[str, Any]) -> dict[str, Any]:
+    accuracies = ("accuracy", "standard_error", "accuracy_ties_half", "accuracy_per_token")
+    counts = ("pairs", "ties", "with_unknown")
+    names = [name for name in ("model", "by", "name") if name in row]
+    return {name: row[name] for name in (*names, *accuracies, *counts)}
 
 
 def compare_minimal_pairs(

@@ -13,7 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.options import takes
-from lmlab.core.protocols import Energy, LogProbs, require
+from lmlab.core.protocols import Energy, LogProbs, Multilingual, require
 from lmlab.core.score import Convention, Score
 from lmlab.core.system_protocols import LogProbSystem, SystemInfo
 from lmlab.core.tokenizer_protocol import TokenizerProtocol
@@ -81,7 +81,8 @@ class Scorer:
             self._own = require(system, LogProbSystem, "scoring")
         if self.method is not None:
             self.method.check(system)
-        if layout.kind == "pairs":
+        # Multilingual systems are trained on the sides of pairs too, and score single texts.
+        if layout.kind == "pairs" and not isinstance(system, Multilingual):
             raise UserError(
                 "this model scores a text given its source, got no sources; give a file of "
                 "pairs, or one --source for each --text (in Python sources=)."

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError, nearest_names
+from lmlab.core.notebook import Records
 from lmlab.core.protocols import Vectors
 from lmlab.core.system import System
 from lmlab.data.tokenizers import Tokenizer
@@ -83,12 +84,12 @@ class WordVectors:
             self.unit_vectors[self.index_of(first)] @ self.unit_vectors[self.index_of(second)]
         )
 
-    def nearest(self, word: str, count: int = 10) -> list[Neighbour]:
+    def nearest(self, word: str, count: int = 10) -> Records[Neighbour]:
         """The nearest neighbours of a word, best first, itself excluded."""
         index = self.index_of(word)
         return self._best(self.unit_vectors[index][None], [[index]], count)[0]
 
-    def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Neighbour]:
+    def analogy(self, first: str, second: str, third: str, count: int = 10) -> Records[Neighbour]:
         """Analogy 3CosAdd (Mikolov et al. 2013): nearest to second - first + third.
 
         On normalised vectors, the three words excluded.
@@ -97,9 +98,9 @@ class WordVectors:
 
     def analogies(
         self, questions: Sequence[tuple[str, str, str]], count: int = 1
-    ) -> list[list[Neighbour]]:
+    ) -> list[Records[Neighbour]]:
         """Answer many analogies, in batches of one matrix product each."""
-        neighbours: list[list[Neighbour]] = []
+        neighbours: list[Records[Neighbour]] = []
         for low in range(0, len(questions), QUERIES_PER_BATCH):
             batch = questions[low : low + QUERIES_PER_BATCH]
             indices = np.array([[self.index_of(word) for word in question] for question in batch])
@@ -127,7 +128,7 @@ class WordVectors:
 
     def _best(
         self, queries: NDArray[np.float32], excluded: Sequence[Sequence[int]], count: int
-    ) -> list[list[Neighbour]]:
+    ) -> list[Records[Neighbour]]:
         lengths = np.linalg.norm(queries, axis=1, keepdims=True)
         cosines = (queries / np.maximum(lengths, 1e-30)) @ self.unit_vectors.T
         neighbours = []
@@ -136,7 +137,9 @@ class WordVectors:
             size = max(0, min(count, len(row) - len(set(excluded_row))))
             top = np.argpartition(-row, min(size, len(row) - 1))[:size]
             best = top[np.argsort(-row[top], kind="stable")]
-            neighbours.append([Neighbour(word=self.words[i], cosine=float(row[i])) for i in best])
+            neighbours.append(
+                Records(Neighbour(word=self.words[i], cosine=float(row[i])) for i in best)
+            )
         return neighbours
 
 

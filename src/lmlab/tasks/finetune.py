@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lmlab.core.errors import LmlabWarning, UserError
 from lmlab.core.options import takes
+from lmlab.core.tracking_options import check_trackers
 from lmlab.core.untrusted_input import check_seed
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
 from lmlab.data.length_ratio import within_length_ratio
@@ -113,6 +114,7 @@ def finetune(run: Path | str, options: FinetuneOptions) -> FinetuneResult:
     default memrecall if the model is built for it, else truncation.
     """
     check_seed(options.seed)
+    track = check_trackers(options.track)
     task_type, folder = find_task(options.task), RunFolder(Path(options.out))
     task_type.check_options(frozen=options.frozen, long=options.long, judge=options.judge)
     settings = dict(options.settings or {}) | options.training_settings()
@@ -153,6 +155,7 @@ def finetune(run: Path | str, options: FinetuneOptions) -> FinetuneResult:
         long=options.long,
         judge=options.judge,
         quiet=options.quiet,
+        track=track,
         before=before,
     )
     return finetuned.fit(model, splits, job)

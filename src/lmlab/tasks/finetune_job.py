@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from lmlab.core.atomic_files import write_json, write_text
 from lmlab.core.errors import UserError
 from lmlab.core.failure_record import recording_failure
 from lmlab.core.system import System
+from lmlab.core.tracking_options import Tracker
 from lmlab.data.lines import ReadingReport
 from lmlab.tasks.confidence_intervals import TaskMetrics
 from lmlab.tasks.task import Task
@@ -23,6 +24,7 @@ from lmlab.training.loop import FitJob, ValidationMetric, fit_by_gradient
 from lmlab.training.run_config import RunConfig, lmlab_version
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_weights
 from lmlab.training.run_records import RowsRecord, TaskRecord
+from lmlab.training.trackers import Trackers
 from lmlab.training.training_logs import Reporter
 
 
@@ -75,6 +77,8 @@ class FinetuneJob:
     long: str | None = None
     judge: str | None = None
     quiet: bool = False
+    track: Sequence[str | Tracker] = ()
+    """Trackers that get the metrics too."""
     before: RunConfig | None = None
     """The config of the run that is resumed."""
 
@@ -144,11 +148,12 @@ def fit_stage(
     title: str | None = None,
     metric: ValidationMetric | None = None,
     quiet: bool = False,
+    track: Sequence[str | Tracker] = (),
 ) -> None:
     """Train a model on the loader of `train`, validated on that of a held-out split.
 
     The best weights are written to the folder and loaded in the end. `title` is printed first;
-    `metric` selects the best weights instead of the loss.
+    `metric` selects the best weights instead of the loss; `track` gets the metrics too.
     """
     accelerator = make_accelerator()
     place_training(system, config, accelerator)
@@ -159,9 +164,8 @@ def fit_stage(
         held_out=None if held_out_split is None else loaders[held_out_split],
         held_out_split=held_out_split,
     )
-    reporter = Reporter(
-        folder.metrics, config, quiet=quiet, tensorboard=folder.path / "tensorboard", unit=unit
-    )
+    trackers = Trackers(track, folder.path, asdict(config))
+    reporter = Reporter(folder.metrics, config, quiet=quiet, trackers=trackers, unit=unit)
     if title is not None:
         reporter.print_message(title)
     job = FitJob(

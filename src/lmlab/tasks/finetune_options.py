@@ -18,6 +18,7 @@ from lmlab.core.shared_options import (
     Steps,
     settings_option,
 )
+from lmlab.core.tracking_options import Track
 
 FINETUNE_EPOCHS = 10
 TaskName = Annotated[
@@ -78,5 +79,6 @@ class FinetuneOptions(TrainingComputeOptions):
     minutes: Minutes = None
     seed: Seed = 0
     resume: Resume = False
+    track: Track = ()
     errors: Errors = "strict"
     quiet: bool = False

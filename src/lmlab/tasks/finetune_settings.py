@@ -13,11 +13,11 @@ from lmlab.scoring.translation_metrics import make_metric
 from lmlab.tasks.input_pipeline import EncodedSplit, InputPipeline, LongTextConfig
 from lmlab.tasks.metrics import bleu
 from lmlab.tasks.task import Task
-from lmlab.training.config import TrainingConfig
+from lmlab.training.config import TOKENIZER_SETTINGS, TrainingConfig
 
 PAIR_SETTINGS = ("select_by", "max_length_ratio")
 """Training settings that apply to rows with a source and a target."""
-CORPUS_SETTINGS = ("stream_batch_size", "bptt", "min_count", "vocabulary_size")
+CORPUS_SETTINGS = ("stream_batch_size", "bptt", *TOKENIZER_SETTINGS)
 """Training settings that apply to contiguous text and to new tokenizers."""
 
 

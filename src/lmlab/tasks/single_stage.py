@@ -95,6 +95,7 @@ class SingleStageTask(SequenceTask):
             unit=self.loss_unit,
             metric=metric,
             quiet=job.quiet,
+            track=job.track,
         )
         return self._evaluate(system, pipeline, encoded, job)
 

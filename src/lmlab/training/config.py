@@ -14,6 +14,7 @@ from lmlab.core.compute_options import DistributedName, PrecisionName
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.switches import parse_switches
 from lmlab.core.untrusted_input import check_type
+from lmlab.training.compression_config import DistillationConfig, ModuleReplacingConfig
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -45,13 +46,16 @@ def recipe_settings(module: ModuleType, name: str | None) -> dict[str, Any]:
 
 OptimizerName = Literal["adamw", "adam", "adafactor", "sgd", "rmsprop"]
 ScheduleName = Literal["constant", "linear", "cosine", "inverse-square-root", "plateau"]
+ClockName = Literal["wall", "cpu"]
 BUDGETS = ("epochs", "steps", "minutes")
+TOKENIZER_SETTINGS = ("min_count", "vocabulary_size", "lowercase", "punctuation")
+"""Training settings that only a new tokenizer reads."""
 
 AnyConfig = TypeVar("AnyConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
+class TrainingConfig(DistillationConfig, ModuleReplacingConfig):
     """Settings of the fitters. Field metadata hold the range: above, at_least, below, at_most."""
 
     optimizer: OptimizerName = "adamw"
@@ -102,7 +106,10 @@ class TrainingConfig:
     steps: int | None = field(default=None, metadata={"at_least": 1})
     """Budget: optimiser steps. Of several budgets the first to run out ends training."""
     minutes: float | None = field(default=None, metadata={"above": 0})
-    """Budget: wall-clock minutes."""
+    """Budget: minutes, by the `clock`."""
+    clock: ClockName = "wall"
+    """Clock of the budget and of all reported seconds and speeds: wall, or cpu (CPU time of the
+    process, which other processes hardly change; not on a GPU)."""
     patience: int = field(default=0, metadata={"at_least": 0})
     """Early stopping: validations without improvement after which training stops; 0 for never."""
     select_by: Literal["loss", "bleu"] = "loss"
@@ -129,6 +136,12 @@ class TrainingConfig:
     """Minimum count: rarer words become <unk>; None takes the corpus's own minimum."""
     vocabulary_size: int | None = field(default=None, metadata={"at_least": 6})
     """Maximum vocabulary size, special tokens included; None is no limit (8,000 for subwords)."""
+    lowercase: bool = False
+    """Whether a tokenizer of words or subwords changes texts to lower case; character offsets stay
+    those of the text."""
+    punctuation: Literal["attached", "split"] = "attached"
+    """Punctuation of word and wordpiece tokenizers: attached to words as in the text, or split off
+    their edges as tokens (dog, is dog and a comma); don't and 3.14 stay whole."""
     seed: int = field(default=0, metadata={"at_least": 0, "below": 2**31})
     """Random seed of the initial weights, the batch order and all randomness of training."""
 

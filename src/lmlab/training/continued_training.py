@@ -22,6 +22,7 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.base_models import BaseModel, base_record, check_same_weights
+from lmlab.training.config import TOKENIZER_SETTINGS
 from lmlab.training.external_memory import ExternalMemory, load_external_memory
 from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, load_run
@@ -30,8 +31,6 @@ from lmlab.training.system_building import build_from_config
 
 MANY_UNKNOWN = 0.05
 """Share of unknown tokens in the new text from which a warning is given."""
-TOKENIZER_SETTINGS = ("min_count", "vocabulary_size")
-"""Training settings that only a new tokenizer reads."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.length_ratio import filter_by_length_ratio
+from lmlab.data.tokenizer_training import NO_RULES, TextRules
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.training.base_models import BaseModel
 from lmlab.training.config import TrainingConfig
@@ -79,6 +80,13 @@ def prepare_tokenizers(
     if continued is not None:
         return RunTokenizers(texts=continued.tokenizer, sources=continued.source_tokenizer)
     separate = sources is not None or run.source_tokenizer.exists()
+    if base is not None and base.source_tokenizer is not None and resumed is None:
+        if sources is not None:
+            raise UserError(_tokenizer_of(base, "source-tokenizer", sources))
+        return RunTokenizers(
+            texts=_text_tokenizer(run, resumed, corpus, texts, config, base, separate=True),
+            sources=base.source_tokenizer,
+        )
     return RunTokenizers(
         texts=_text_tokenizer(run, resumed, corpus, texts, config, base, separate=separate),
         sources=_source_tokenizer(run, corpus, sources, config) if separate else None,
@@ -106,12 +114,16 @@ def _text_tokenizer(
                 f"got {kind}; resume it unchanged, or choose another --out."
             )
         return Tokenizer.load(run.tokenizer)
+    rules = _text_rules(config)
+    if rules != NO_RULES and (base is not None or (kind is not None and kind.endswith(".json"))):
+        which = kind if base is None else f"of the base {base.description.path}"
+        raise UserError(
+            f"--set lowercase and punctuation are for a new tokenizer, and {which} stays as it is; "
+            "remove them."
+        )
     if base is not None:
         if kind is not None:
-            raise UserError(
-                f"--tokenizer {kind} does not apply: the tokenizer is that of the base "
-                f"{base.description.path}; remove it."
-            )
+            raise UserError(_tokenizer_of(base, "tokenizer", kind))
         return base.tokenizer
     if kind is not None and kind.endswith(".json"):
         return Tokenizer.load(kind)
@@ -120,7 +132,15 @@ def _text_tokenizer(
         kind,
         min_count=config.min_count,
         size=config.vocabulary_size,
+        rules=rules,
         source=False if separate else None,
+    )
+
+
+def _tokenizer_of(base: BaseModel, option: str, kind: str) -> str:
+    return (
+        f"--{option} {kind} does not apply: the tokenizer is that of the {base.role} "
+        f"{base.description.path}; remove it."
     )
 
 
@@ -138,5 +158,14 @@ def _source_tokenizer(
     if kind is not None and kind.endswith(".json"):
         return Tokenizer.load(kind)
     return tokenizer_for(
-        corpus, kind, min_count=config.min_count, size=config.vocabulary_size, source=True
+        corpus,
+        kind,
+        min_count=config.min_count,
+        size=config.vocabulary_size,
+        rules=_text_rules(config),
+        source=True,
     )
+
+
+def _text_rules(config: TrainingConfig) -> TextRules:
+    return TextRules(lowercase=config.lowercase, split_punctuation=config.punctuation == "split")

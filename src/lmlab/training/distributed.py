@@ -59,14 +59,21 @@ def on_chosen_device(function: Callable[Arguments, Result]) -> Callable[Argument
     return placed
 
 
-def check_distribution(fitting: str, config: TrainingConfig) -> None:
-    """A UserError where weights can't be sharded in this training."""
+def check_distribution(fitting: str, config: TrainingConfig, *, alone: bool) -> None:
+    """A UserError where weights can't be sharded in this training.
+
+    `alone` says that the system is trained without a teacher or predecessor.
+    """
     if config.distributed != "fsdp":
         return
     if fitting != "gradient":
         raise UserError(
             "--distributed fsdp applies to systems that are trained by gradients, and this one is "
             "not; remove it."
+        )
+    if not alone:
+        raise UserError(
+            "--teacher and --predecessor do not apply to --distributed fsdp; remove it."
         )
     for name in ("average", "snapshot_epochs", "compile"):
         if getattr(config, name):

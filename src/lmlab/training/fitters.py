@@ -26,7 +26,7 @@ EM_ROUNDING = 1e-4
 def fit_by_counting(job: FitJob) -> FitResult:
     """Count-based estimation: one pass over the training split, repeated by every process."""
     assert isinstance(job.system, Countable), "fitting by counting needs fit_counts"
-    progress, clock = Progress(), TrainingClock()
+    progress, clock = Progress(), TrainingClock(clock=job.config.clock)
     already_fitted = job.run.has_weights()
     job.accelerator.wait_for_everyone()  # all have checked before the first one writes
     if already_fitted:
@@ -65,7 +65,8 @@ def fit_by_em(job: FitJob) -> FitResult:
     if course.ends:  # killed between its last checkpoint and its end
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="pruned")
-    clock, loss, saved_at, stop = TrainingClock(progress.seconds), None, progress.seconds, False
+    clock = TrainingClock(progress.seconds, clock=job.config.clock)
+    loss, saved_at, stop = None, progress.seconds, False
     with job.reporter, StopSignals() as signals, torch.no_grad():
         while not (budget.is_over(progress) or progress.stale_validations or stop):
             # E-step: expected counts over all batches and processes; M-step: the best parameters

@@ -72,7 +72,8 @@ def fit_glove(job: FitJob) -> FitResult:
     if budget.is_over(progress):
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="nothing")
-    clock, saved_at, tokens = TrainingClock(progress.seconds), progress.seconds, 0
+    clock = TrainingClock(progress.seconds, clock=config.clock)
+    saved_at, tokens = progress.seconds, 0
     with job.reporter, StopSignals() as signals:
         for pairs in _batches(counts, system, config.seed, progress):
             rate = schedule.learning_rate_at(progress.step, budget.fraction_spent(progress))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,7 +32,7 @@ from lmlab.training.distributed import (
     seed_step,
     shard_batch,
 )
-from lmlab.training.optimizers import LearningRateSchedule, build_optimizer
+from lmlab.training.optimizers import LearningRateSchedule, build_optimizer, set_learning_rate
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.sharding import (
@@ -86,6 +85,13 @@ class FitJob:
     """Validation metric for model selection, where it is not the loss."""
     stopping_rule: StoppingRule | None = None
     """Ends the training by its validation losses so far."""
+    trainee: System | None = None
+    """What gradient descent optimises, if it is not the system alone; see `trainees`."""
+
+    @property
+    def optimised(self) -> System:
+        """What gradient descent optimises, which checkpoints hold."""
+        return self.system if self.trainee is None else self.trainee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,16 +126,16 @@ class Updates:
 
 
 def fit_by_gradient(job: FitJob) -> FitResult:
-    """Minimise the system's loss by gradient descent, from the last checkpoint if there is one."""
+    """Minimise the loss by gradient descent, from the last checkpoint if there is one."""
     config, data, accelerator, reporter = job.config, job.data, job.accelerator, job.reporter
-    system = job.system.to(accelerator.device)
+    system = job.optimised.to(accelerator.device)
     sharded = config.distributed == "fsdp" and accelerator.num_processes > 1
     model = shard_system(system, accelerator) if sharded else system
     compute_loss = model.loss if isinstance(model, ShardedLoss) else model
     optimizer = build_optimizer(system, config)
     # Scales the loss of float16, whose small gradients would become zero; nothing otherwise.
     scaler = torch.amp.GradScaler(accelerator.device.type, enabled=config.precision == "float16")
-    parameters = [p for p in job.system.parameters() if p.requires_grad]
+    parameters = [p for p in job.optimised.parameters() if p.requires_grad]
     schedule, budget = LearningRateSchedule(config), Budget(config, data.train.batches_per_epoch())
     updates = Updates(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
     progress, carried_state = restore_fit_checkpoint(job, updates)
@@ -145,11 +151,12 @@ def fit_by_gradient(job: FitJob) -> FitResult:
     if course.ends:  # killed between its last checkpoint and its end
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="pruned")
-    clock, last_loss, saved_at = TrainingClock(progress.seconds), None, progress.seconds
+    clock = TrainingClock(progress.seconds, clock=config.clock)
+    last_loss, saved_at = None, progress.seconds
     start = {"epoch": progress.epoch, "position": progress.position}
     monitor = None if sharded else UpdateMonitor(job.system, log_every=config.log_every)
     if config.compile:
-        compile_loss(job.system)
+        compile_loss(job.optimised)
     model.train()
 
     with reporter, StopSignals() as signals, torch.random.fork_rng():
@@ -157,9 +164,9 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             data.train, size=config.grad_accumulation, **start
         ):
             # The randomness of a step depends on the seed and the step's number alone.
-            started = time.perf_counter()
+            started = clock.seconds()
             generator = seed_step(config.seed, progress.step, accelerator)
-            job.system.begin_step(progress.step)
+            job.optimised.begin_step(progress.step)
 
             # Gradients of sums, not of means, so that they add up over batches …
             sums = torch.zeros(4, dtype=torch.float64)
@@ -200,7 +207,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
-            seconds = time.perf_counter() - started
+            seconds = clock.seconds() - started
             progress.advance(total, count, seconds, len(batches), budget.per_epoch)
 
             # Validate on held-out text; only a validation split may decide anything.
@@ -250,12 +257,6 @@ def compile_loss(system: System) -> None:
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
     # Batches differ in length: without dynamic shapes, every length would be recompiled.
     system.compile(dynamic=True)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every parameter group."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
 
 
 def validate(job: FitJob, loader: BatchLoader, progress: Progress, updates: Updates) -> float:
@@ -355,7 +356,7 @@ def save_fit_checkpoint(
     """Write a checkpoint; the main process writes for all."""
     rows = gather_rows(state_to_tensors(carried_state), job.accelerator)
     whole = job.accelerator.is_main_process or is_sharded(job.system)
-    weights = full_tensors(job.system.state_dict()) if whole else {}
+    weights = full_tensors(job.optimised.state_dict()) if whole else {}
     moments = full_tensors(optimizer_tensors(updates.optimizer)) if whole else {}
     if job.accelerator.is_main_process:
         job.reporter.flush()  # the metrics up to this step are on disk before the checkpoint
@@ -383,7 +384,7 @@ def restore_fit_checkpoint(job: FitJob, updates: Updates) -> tuple[Progress, Sta
         job.reporter.begin(after=0)
         return Progress(), None
     with restoring(job.run.checkpoints_folder):
-        load_whole_state(job.system, checkpoint.model)
+        load_whole_state(job.optimised, checkpoint.model)
         restore_optimizer(updates.optimizer, checkpoint.optimizer)
         updates.schedule.restore(checkpoint.state["schedule"])
         updates.scaler.load_state_dict(checkpoint.state.get("scaler", {}))

@@ -11,7 +11,9 @@ from types import FrameType
 from typing import Any, Self
 
 from lmlab.training.checkpoints import checked_numbers
-from lmlab.training.config import TrainingConfig
+from lmlab.training.config import ClockName, TrainingConfig
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass
@@ -24,7 +26,7 @@ class Progress:
     position: int = 0
     """Batches of this epoch already used."""
     seconds: float = 0.0
-    """Wall-clock time, over all resumed sessions."""
+    """Time by the config's clock, over all resumed sessions."""
     best: float = math.inf
     """The validation loss of the best weights so far."""
     best_score: float = math.inf
@@ -125,13 +127,14 @@ class Budget:
 
 
 class TrainingClock:
-    """Wall-clock seconds of a training, over all resumed sessions."""
+    """Seconds of a training, over all resumed sessions, by the wall clock or in CPU time."""
 
-    def __init__(self, elapsed: float = 0.0) -> None:
-        self._start = time.perf_counter() - elapsed
+    def __init__(self, elapsed: float = 0.0, *, clock: ClockName = "wall") -> None:
+        self._read = CLOCKS[clock]
+        self._start = self._read() - elapsed
 
     def seconds(self) -> float:
-        return time.perf_counter() - self._start
+        return self._read() - self._start
 
 
 class StopSignals:

@@ -102,6 +102,10 @@ class RunConfig:
     """The runs that a mixture is made of; their weights are among its own."""
     tuning: TuningRecord | None = None
     """The text on which the weights of a mixture were tuned, if they were."""
+    teacher: BaseRecord | None = None
+    """The run that it is distilled from."""
+    predecessor: BaseRecord | None = None
+    """The run of the same system and more layers whose modules it replaces."""
     memories: Mapping[str, MemoryRecord] = field(default_factory=dict)
     """Documents and knowledge base, by these names."""
     imported: ImportRecord | None = None
@@ -117,6 +121,11 @@ class RunConfig:
     """The version that wrote it."""
 
     @property
+    def loss_is_comparable(self) -> bool:
+        """Whether the training losses are the system's own, without a teacher or a predecessor."""
+        return self.teacher is None and self.predecessor is None
+
+    @property
     def task_head(self) -> bool:
         """Whether it was fine-tuned with a task head, so that it is no longer a language model."""
         return self.task is not None and self.task.head
@@ -127,8 +136,10 @@ class RunConfig:
         return self.task is not None and not self.task.head
 
     def base_of_role(self, role: str) -> BaseRecord | None:
-        """The base or the encoder."""
-        return {"base": self.base, "encoder": self.encoder}[role]
+        """The run of one of BASE_ROLES."""
+        assert role in BASE_ROLES, role
+        record: BaseRecord | None = getattr(self, role)
+        return record
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -199,11 +210,10 @@ class RunConfig:
             "layout": asdict(self.layout),
             "corpus": self.corpus.to_json(),
             "training": asdict(self.training),
-            "base": None if self.base is None else self.base.to_json(),
-            "encoder": None if self.encoder is None else self.encoder.to_json(),
-            "continued_from": (
-                None if self.continued_from is None else self.continued_from.to_json()
-            ),
+            **{
+                role: None if (record := self.base_of_role(role)) is None else record.to_json()
+                for role in BASE_ROLES
+            },
             "components": components_json(self.components),
             "tuning": None if self.tuning is None else asdict(self.tuning),
             "memories": {k: asdict(memory) for k, memory in self.memories.items()} or None,

@@ -86,14 +86,14 @@ def unknown_corpus(name: str = "") -> CorpusRecord:
     return CorpusRecord(name=name, spec="", fingerprint="", seed=0)
 
 
-BASE_ROLES = ("base", "encoder", "continued_from")
+BASE_ROLES = ("base", "encoder", "continued_from", "teacher", "predecessor")
 """Other runs that a run's weights come from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRecord:
-    """A run that another is built on (`--base`), starts from (`--encoder`) or continues (`--base`
-    of its own system); enough to rebuild its system without its folder."""
+    """A run that another is built on (`--base`), starts from (`--encoder`), continues (`--base` of
+    its own system) or learns from (`--teacher`, `--predecessor`); enough to rebuild its system."""
 
     path: str
     """Its folder, as named by the user."""
@@ -109,6 +109,10 @@ class BaseRecord:
     """The run of the same system that it continued itself."""
     components: tuple[BaseRecord, ...] = ()
     """The runs that it is made of itself, if it is a mixture."""
+    teacher: BaseRecord | None = None
+    """The run that it was distilled from."""
+    predecessor: BaseRecord | None = None
+    """The run of more layers whose modules it replaced."""
     source_vocabulary: Vocabulary | None = None
     plugin: SystemOrigin | None = None
     """Where its system comes from, if it is not lmlab's own."""
@@ -123,6 +127,9 @@ class BaseRecord:
         """Its system and what it was trained on, the earliest first."""
         texts = [f"imported from {self.imported}"] if self.imported else []
         texts += [f"trained on {self.corpus.spec}"] if self.corpus.spec else []
+        if self.predecessor is not None:
+            texts += [f"compressed from {self.predecessor.path}"]
+        texts += [f"taught by {self.teacher.path}"] if self.teacher is not None else []
         texts += [f"fine-tuned to {self.finetuned}"] if self.finetuned else []
         own = " and ".join(texts) or "trained on an unknown text"
         if self.continued_from is None:

@@ -18,11 +18,12 @@ from lmlab.core.failure_record import recording_failure
 from lmlab.core.options import takes
 from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.system_files import resolve_system
+from lmlab.core.tracking_options import check_trackers
 from lmlab.data.corpus import Corpus
 from lmlab.data.corpus_encoding import EntityNumbering, corpus_entities
+from lmlab.data.raw_text import raw_text_warning
 from lmlab.training.config import TrainingConfig
 from lmlab.training.corpus_setup import RunTokenizers, open_training_corpus, prepare_tokenizers
-from lmlab.training.cost_estimate import estimate_cost
 from lmlab.training.data_loaders import TrainingData, training_data
 from lmlab.training.distributed import (
     check_distribution,
@@ -38,8 +39,11 @@ from lmlab.training.loop import FitJob, FitResult, ValidationMetric
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.setting_records import DEFAULT_SIZE
 from lmlab.training.system_building import build_system
+from lmlab.training.trackers import Trackers
 from lmlab.training.train_options import TrainOptions
-from lmlab.training.training_logs import Reporter, format_exact_duration
+from lmlab.training.trainees import begin_with_predecessor, make_trainee
+from lmlab.training.training_logs import Reporter
+from lmlab.training.training_messages import announce, announce_origins, final_message
 from lmlab.training.training_origins import TrainingOrigins, resolve_origins
 from lmlab.training.training_plan import (
     TrainingPlan,
@@ -76,7 +80,7 @@ class TrainingResult:
     unit: str = NATS_PER_TOKEN
     """Unit of the losses."""
     loss_is_comparable: bool = True
-    """Whether training losses compare with held-out ones; else they are sampled losses."""
+    """Whether training losses compare with held-out ones; else they are of another kind."""
 
 
 @on_chosen_device
@@ -91,9 +95,11 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     larger one from there on, and `average` takes only validations made since.) See `RunFolder` for
     the files written. A `base` of the same system is trained further, with its settings and its
     tokenizer, see `continued_training`. The settings of an `encoder` are the defaults of the
-    system's; so are those of a `base` of another system whose weights are copied (dpr, realm).
+    system's; so are those of a `base` of another system whose weights are copied (dpr, realm) and
+    of a `predecessor` (see `module_replacing`). For a `teacher` see `distillation`.
     """
     retain_freed_memory()
+    track = check_trackers(options.track)
     run, accelerator = RunFolder(Path(options.out)), make_accelerator()
     card = resolve_system(system)
     memory_specs: Mapping[str, str | None]
@@ -108,18 +114,19 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     if resumed is None:
         plan = make_training_plan(
             card,
-            options.size or DEFAULT_SIZE,
+            options.size or origins.size or DEFAULT_SIZE,
             options.recipe,
             overrides,
             budget,
             options.seed or 0,
-            origins.models,
+            origins.settings_models,
             origins.continued_record,
         )
     else:
         plan = resumed_plan(
             resumed, card, options.size, options.recipe, overrides, budget, options.seed
         )
+    origins.check_option_settings(plan.training)
     if origins.continued is None:
         recorded = {} if resumed is None else resumed.memories
         memories = resolve_external_memory(card, memory_specs, recorded, run.memory)
@@ -138,19 +145,13 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             resumed,
             opened.training_corpus,
             plan.training,
-            origins.base,
+            origins.tokenizer_model,
             origins.continued,
             texts=options.tokenizer,
             sources=options.source_tokenizer,
         )
         description = describe_run(
-            plan,
-            opened,
-            tokenizers,
-            base=origins.base,
-            encoder=origins.encoder,
-            continued=origins.continued_record,
-            memories=memories.describe(memory_specs),
+            plan, opened, tokenizers, origins=origins, memories=memories.describe(memory_specs)
         )
         if resumed is not None:
             check_resumable(resumed, description, run)
@@ -164,13 +165,18 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         )
     _check_data(prepared, plan, accelerator)
     model = _build_model(plan, opened.corpus, tokenizers, prepared, origins, memories)
-    check_distribution(model.fitting, plan.training)
+    check_distribution(
+        model.fitting, plan.training, alone=options.teacher is None and options.predecessor is None
+    )
     place_training(model, plan.training, accelerator)
+    for other in origins.models:
+        other.system.to(accelerator.device)
     if model.needs_mixed_lengths:
         prepared = prepared.with_mixed_lengths()
     if prepared.carries_state:
         bptt = held_out_bptt(model, prepared.train, plan.training, accelerator.device)
         prepared = prepared.with_held_out_bptt(bptt)
+    trainee = make_trainee(model, origins, plan.training, prepared).to(accelerator.device)
     metric = _selection_metric(plan, opened.corpus, tokenizers, options.metric)
     if accelerator.is_main_process:
         run.write_description(  # no user error is raised after this
@@ -186,19 +192,24 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         plan.training,
         quiet=options.quiet,
         silent=not accelerator.is_main_process,
-        tensorboard=run.path / "tensorboard",
+        trackers=Trackers(track, run.path, _tracked_settings(plan, options)),
         unit=model.loss_unit,
-        compares=model.loss_is_comparable,
+        compares=trainee.loss_is_comparable,
     )
     if accelerator.is_main_process and not options.quiet:
-        _announce_origins(reporter, origins, prepared)
-        _announce(reporter, model, prepared, plan, accelerator, resumed=resumed is not None)
+        announce_origins(reporter, origins, prepared)
+        texts = opened.corpus.vocabulary_texts()
+        warning = raw_text_warning(texts, tokenizers.texts, lowercase=plan.training.lowercase)
+        if warning and resumed is None:
+            reporter.print_message(warning)
+        announce(reporter, trainee, prepared, plan, accelerator, resumed=resumed is not None)
     if model.fitting == "counting" and any(value is not None for value in budget.values()):
         reporter.print_message(
             f"{card.name} is fitted by one pass of counting; the budget has no effect"
         )
     job = FitJob(
         system=model,
+        trainee=trainee,
         data=prepared,
         config=plan.training,
         run=run,
@@ -209,9 +220,15 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     )
     with recording_failure(run.path, writes=accelerator.is_main_process):
         outcome = FITTERS[model.fitting](job)
-    result = _result(outcome, run, model, prepared)
-    reporter.print_message(_final_message(outcome, run, result, reporter.unit))
+    result = _result(outcome, run, job)
+    reporter.print_message(final_message(outcome, run, result, reporter.unit))
     return result
+
+
+def _tracked_settings(plan: TrainingPlan, options: TrainOptions) -> dict[str, object]:
+    """What trackers record of a run."""
+    own = {"system": plan.card.name, "size": plan.size, "data": str(options.data)}
+    return {**own, **asdict(plan.system_config), **asdict(plan.training)}
 
 
 def _entity_numbering(
@@ -236,7 +253,7 @@ def _build_model(
     if continued is not None:
         continued.check_vocabulary(vocabulary)
     for base in origins.models:
-        base.check_tokenizer(tokenizers.texts)
+        base.check_tokenizer(tokenizers.texts, tokenizers.sources)
         base.check_vocabulary(vocabulary)
     model = build_system(
         plan.card.name,
@@ -255,6 +272,7 @@ def _build_model(
         model.begin_continued()
     model.setup_tokenizer(tokenizers.texts)
     model.setup_data(*data.flat())
+    begin_with_predecessor(model, origins)
     if continued is not None:
         continued.restore_parameters(model)
     return model
@@ -319,72 +337,8 @@ def check_validation_split(config: TrainingConfig, *, selects: bool) -> None:
         )
 
 
-def _announce_origins(reporter: Reporter, origins: TrainingOrigins, data: TrainingData) -> None:
-    for sentence in origins.sentences():
-        reporter.print_message(sentence)
-    continued = origins.continued
-    if continued is not None and (warning := continued.unknown_warning(data.flat()[0])):
-        reporter.print_message(warning)
-
-
-def _announce(
-    reporter: Reporter,
-    system: System,
-    data: TrainingData,
-    plan: TrainingPlan,
-    accelerator: Accelerator,
-    *,
-    resumed: bool,
-) -> None:
-    title = f"{plan.card.name} ({plan.size})" + (", resumed" if resumed else "")
-    if system.fitting == "gradient":
-        expected = estimate_cost(
-            system,
-            data.train,
-            plan.training,
-            tokens=data.dataset.total_tokens,
-            processes=accelerator.num_processes,
-        )
-        reporter.print_message(f"{title}: {expected.sentence()}")
-    else:
-        methods = {"counting": "by counting", "em": "by EM", "words": "word by word"}
-        methods["cooccurrence"] = "to co-occurrence counts"
-        by = methods[system.fitting]
-        reporter.print_message(f"{title}: fitted {by} on {data.dataset.total_tokens:,} tokens")
-    if losses := data.dataset.report.losses():
-        reporter.print_message(f"while reading the training split: {losses}")
-    if dropped := data.dataset.report.uneven_pairs:
-        reporter.print_message(
-            f"{dropped:,} training pairs exceed the maximum length ratio and are dropped"
-        )
-    if data.held_out_split == "test":
-        reporter.print_message(
-            "this corpus has no validation split: the test loss is reported but selects "
-            "nothing, and the last weights are kept"
-        )
-
-
-def _final_message(outcome: FitResult, run: RunFolder, result: TrainingResult, unit: str) -> str:
-    """The final message, with the held-out loss of the run's weights."""
-    loss = result.loss if result.best is None else result.best
-    loss_text = "" if loss is None else f", {loss:.4f} {unit}"
-    progress = outcome.progress
-    when = f"at step {progress.step} after {format_exact_duration(progress.seconds)}"
-    if outcome.reason == "interrupted":
-        return (
-            f"stopped {when}; a checkpoint is in {run.checkpoints_folder}, continue with --resume"
-        )
-    if outcome.reason == "nothing":
-        return f"{run.path} is already trained; give a larger budget to continue"
-    early = ", as the loss stopped decreasing" if outcome.reason == "early" else ""
-    early = ", pruned by its validation losses" if outcome.reason == "pruned" else early
-    return f"finished {when}{early}{loss_text}: {run.path}"
-
-
-def _result(
-    outcome: FitResult, run: RunFolder, system: System, data: TrainingData
-) -> TrainingResult:
-    progress = outcome.progress
+def _result(outcome: FitResult, run: RunFolder, job: FitJob) -> TrainingResult:
+    progress, system, data = outcome.progress, job.system, job.data
     best = progress.best if system.fitting == "gradient" and data.has_validation else outcome.loss
     return TrainingResult(
         path=run.path,
@@ -396,5 +350,5 @@ def _result(
         best=best if data.has_validation else None,
         parameters=system.parameter_count,
         unit=system.loss_unit,
-        loss_is_comparable=system.loss_is_comparable,
+        loss_is_comparable=job.optimised.loss_is_comparable,
     )

@@ -21,6 +21,7 @@ from lmlab.core.shared_options import (
     TextTokenizer,
     settings_option,
 )
+from lmlab.core.tracking_options import Track
 
 StoppingRule = Callable[[Sequence[float]], bool]
 """Whether a training with these validation losses so far ends; the same losses, the same answer."""
@@ -83,6 +84,22 @@ class TrainOptions(TrainingComputeOptions):
             metavar="RUN",
         ),
     ] = None
+    teacher: Annotated[
+        str | Path | None,
+        Option(
+            "A run, of any system that predicts at the same positions, to distil into this one. "
+            "See docs/distillation.md.",
+            metavar="RUN",
+        ),
+    ] = None
+    predecessor: Annotated[
+        str | Path | None,
+        Option(
+            "A run of the same system with more layers, to replace its layers one by one "
+            "(BERT-of-Theseus); its other settings are the defaults.",
+            metavar="RUN",
+        ),
+    ] = None
     documents: Annotated[
         str | None,
         Option(
@@ -94,7 +111,8 @@ class TrainOptions(TrainingComputeOptions):
     knowledge: Annotated[
         str | None,
         Option(
-            "Entities and facts: capitals, wordnet, or a folder.", show_default="the system's own"
+            "Entities and facts: capitals, wordnet, or a folder; several joined by +.",
+            show_default="the system's own",
         ),
     ] = None
     epochs: Annotated[
@@ -113,6 +131,7 @@ class TrainOptions(TrainingComputeOptions):
         ),
     ] = None
     resume: Resume = False
+    track: Track = ()
     errors: RunErrors = None
     quiet: bool = False
     metric: MetricFactory | None = None

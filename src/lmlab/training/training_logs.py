@@ -1,8 +1,7 @@
-"""Training logs: progress bar, metrics.jsonl (write, read), TensorBoard, retrieved documents."""
+"""Training logs: progress bar, metrics.jsonl (write, read), trackers, retrieved documents."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import time
@@ -17,12 +16,14 @@ from rich.progress import Progress as Bar
 from lmlab.core.atomic_files import disk_error, no_follow, telling_disk_errors, write_text
 from lmlab.core.errors import escape_control_characters
 from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.core.progress_bars import progress_bar, shows_bars
 from lmlab.core.retrieval_protocols import Retrieve, WithDocuments
 from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.untrusted_input import parse_json
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import BatchLoader
 from lmlab.training.progress import Budget, Progress
+from lmlab.training.trackers import Trackers
 from lmlab.training.validation import ValidationLoss
 from lmlab.training.weight_statistics import UpdateMonitor
 
@@ -91,7 +92,7 @@ class Reporter:
         *,
         quiet: bool = False,
         silent: bool = False,
-        tensorboard: Path | None = None,
+        trackers: Trackers | None = None,
         unit: str = NATS_PER_TOKEN,
         compares: bool = True,
     ) -> None:
@@ -109,8 +110,7 @@ class Reporter:
         self._last_printed = time.perf_counter()
         self._last_loss = float("nan")
         self._held_out = ""
-        self._tensorboard_folder = None if silent else tensorboard
-        self._tensorboard: Any = None
+        self._trackers = None if silent else trackers
 
     def print_message(self, sentence: str) -> None:
         """Print a sentence to the user."""
@@ -129,11 +129,12 @@ class Reporter:
         write_text(self._path, text if after else "")
         with telling_disk_errors(self._path):
             self._file = open(self._path, "a", encoding="utf-8", opener=no_follow)  # noqa: SIM115
-        self._tensorboard = _tensorboard(self._tensorboard_folder, after)
+        if self._trackers is not None:
+            self._trackers.start(after=after)
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not self._console.quiet:
-            self._bar = Bar(
+        if shows_bars(self._console):
+            self._bar = progress_bar(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=20),
                 TextColumn("{task.percentage:>3.0f}%"),
@@ -151,8 +152,8 @@ class Reporter:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        if self._trackers is not None:
+            self._trackers.finish()
 
     def step(
         self,
@@ -215,15 +216,15 @@ class Reporter:
             return ""
         if self._compares:
             return f"training {self._last_loss:.4f}, "
-        return f"training loss {self._last_loss:.4f} (sampled loss), "
+        return f"training loss {self._last_loss:.4f} (another loss), "
 
     def write(self, event: str, progress: Progress, **values: Any) -> None:
         """Write one line of metrics.jsonl."""
         if event == "train":
             self._last_loss = values["loss"]
-        if self._tensorboard is not None:
-            for name, value in _flatten(values).items():
-                self._tensorboard.add_scalar(f"{event}/{name}", value, progress.step)
+        if self._trackers is not None and (figures := _flatten(values)):
+            named = {f"{event}/{name}": value for name, value in figures.items()}
+            self._trackers.log(named, progress.step)
         if self._file is None:
             return
         line = {"step": progress.step, "epoch": progress.epoch, "event": event, **values}
@@ -316,12 +317,3 @@ def _is_valid(line: Mapping[str, Any]) -> bool:
         and isinstance(norms, dict)
         and all(type(value) in (int, float) for value in norms.values())
     )
-
-
-def _tensorboard(folder: Path | None, after: int) -> Any:
-    """A TensorBoard writer that continues after a step, where that package is installed."""
-    if folder is None or importlib.util.find_spec("tensorboard") is None:
-        return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder), purge_step=after + 1)

@@ -28,6 +28,7 @@ from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.run_records import BaseRecord, CorpusRecord, MemoryRecord
 from lmlab.training.system_building import as_tuples
+from lmlab.training.training_origins import TrainingOrigins
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -151,9 +152,7 @@ def describe_run(
     opened: OpenedCorpus,
     tokenizers: RunTokenizers,
     *,
-    base: BaseModel | None = None,
-    encoder: BaseModel | None = None,
-    continued: BaseRecord | None = None,
+    origins: TrainingOrigins,
     memories: Mapping[str, MemoryRecord],
 ) -> RunConfig:
     """The contents of config.json: enough to repeat the run from its own folder."""
@@ -179,9 +178,11 @@ def describe_run(
             errors=opened.errors,
         ),
         training=plan.training,
-        base=None if base is None else base.description,
-        encoder=None if encoder is None else encoder.description,
-        continued_from=continued,
+        base=origins.record("base"),
+        encoder=origins.record("encoder"),
+        continued_from=origins.continued_record,
+        teacher=origins.record("teacher"),
+        predecessor=origins.record("predecessor"),
         memories=memories,
     )
 
@@ -191,15 +192,16 @@ def check_resumable(saved: RunConfig, now: RunConfig, run: RunFolder) -> None:
     before, after = saved.to_json(), now.to_json()
     fixed = ("size", "recipe", "tokenizer", "layout")
     pairs = [(name, before[name], after[name]) for name in fixed]
-    pairs += [
-        (name, before[part][name], value)
-        for part in ("system_config", "training")
-        for name, value in after[part].items()
-        if name not in CHANGEABLE_ON_RESUME and name in before[part]
-    ]
+    for part in ("system_config", "training"):
+        # Lists are read from the file, tuples are the defaults of settings that it does not name.
+        old_settings, new_settings = as_tuples(before[part]), as_tuples(after[part])
+        pairs += [
+            (name, old_settings[name], value)
+            for name, value in new_settings.items()
+            if name not in CHANGEABLE_ON_RESUME and name in old_settings
+        ]
     for name, old, new in pairs:
-        # JSON turned tuples into lists.
-        if old != (list(new) if isinstance(new, tuple) else new):
+        if old != new:
             raise UserError(
                 f"the run {run.path} was started with {name}={old}, got {new}; resume it "
                 "unchanged, or choose another --out."

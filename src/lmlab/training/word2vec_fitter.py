@@ -153,7 +153,7 @@ class _Word2VecTraining:
         self.schedule = schedule
         self.progress = progress
         self.threads = threads
-        self.clock = TrainingClock(progress.seconds)
+        self.clock = TrainingClock(progress.seconds, clock=job.config.clock)
         self.pending: deque[Future[ChunkResult]] = deque()
         self.held_out_loss: float | None = None
         self.tokens = 0

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 from lmlab.core.errors import UserError
+from lmlab.core.notebook import Records
 from lmlab.core.options import Argument, Option
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from lmlab.training.setting_records import SettingRecord
 
 
-def systems() -> list[Card]:
+def systems() -> Records[Card]:
     """List all systems, those of plug-ins with their package.
 
     >>> "lstm" in [card.name for card in lmlab.systems()]
@@ -25,14 +26,14 @@ def systems() -> list[Card]:
     from lmlab.core.registry import catalogue, system_problems
 
     warn_problems(sorted(set(system_problems().values())))
-    return list(catalogue().values())
+    return Records(catalogue().values())
 
 
 def find(
     text: Annotated[str, Argument("A system's name or alias, or words of an idea.")],
     *,
     limit: Annotated[int, Option("Show this many results at most.", minimum=1)] = 10,
-) -> list[SearchHit]:
+) -> Records[SearchHit]:
     """Search systems, commands, settings, classes, docs and terms; show one system by name.
 
     >>> [hit.kind for hit in lmlab.find("perplexity", limit=1)]
@@ -42,7 +43,7 @@ def find(
 
     if not isinstance(text, str):
         raise UserError(f"find takes a text, got {type(text).__name__}.")
-    return search(text, limit)
+    return Records(search(text, limit))
 
 
 def settings(
@@ -55,7 +56,7 @@ def settings(
     task: Annotated[
         str | None, Option("List the settings of finetune --task TASK instead.")
     ] = None,
-) -> list[SettingRecord]:
+) -> Records[SettingRecord]:
     """List the settings that --set NAME=VALUE takes: type, default and what each does.
 
     >>> {record.name: record.default for record in lmlab.settings()}["learning_rate"]
@@ -63,7 +64,7 @@ def settings(
     """
     from lmlab.tasks.setting_listing import settings as list_settings
 
-    return list_settings(system, recipe=recipe, task=task)
+    return Records(list_settings(system, recipe=recipe, task=task))
 
 
 def register(system: str | Path | ModuleType) -> Card:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 from lmlab.core.errors import UserError
+from lmlab.core.figure_style import FigureFileStyle, FigureStyle
 from lmlab.core.options import Argument, Option, as_keywords, takes
 from lmlab.core.shared_options import Settings, no_progress, settings_option
 from lmlab.core.untrusted_input import MAX_SEED, check_path, check_whole_number
@@ -31,15 +33,16 @@ def parse_words(text: str) -> list[str]:
     return [word.strip() for word in re.split("[,，]", text) if word.strip()]
 
 
-def inspect(
-    runs: Sequence[GivenModel],
-    *,
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(FigureFileStyle):
+    """What is inspected, and how its figures look."""
+
     texts: Annotated[
         Sequence[str],
         Option(
             "A sentence to show; repeatable.", flag="--text", metavar="T", show_default="the run's"
         ),
-    ] = (),
+    ] = ()
     words: Annotated[
         Sequence[str],
         Option(
@@ -48,16 +51,20 @@ def inspect(
             parse=parse_words,
             show_default="frequent ones",
         ),
-    ] = (),
+    ] = ()
     out: Annotated[
         str | Path | None,
         Option("Output folder.", metavar="DIR", show_default="the run's own figures folder"),
-    ] = None,
-    progress: Callable[[str], None] = no_progress,
-) -> Inspection:
+    ] = None
+    progress: Callable[[str], None] = no_progress
+
+
+@takes(InspectOptions)
+def inspect(runs: Sequence[GivenModel], options: InspectOptions) -> Inspection:
     """Inspect trained models: attention, activations, gradients and more, as SVG, PNG and HTML.
 
-    Several models are compared.
+    Several models are compared. Figures in a style of their own (`figure_size`, `font`, `formats`
+    …) are written to `out` alone, and not to the runs, where reports find them.
 
     >>> inspection = lmlab.inspect(["runs/window"], texts=["the cat sleeps"], out="figures")
     >>> [figure.name for figure in inspection.figures if figure.text]
@@ -67,14 +74,67 @@ def inspect(
     from lmlab.verbs.loading import check_list, trained_models
 
     check_list(runs, "inspect")
-    if isinstance(texts, str) or isinstance(words, str):
+    if isinstance(options.texts, str) or isinstance(options.words, str):
         raise UserError("inspect takes lists of texts and words; put a single one in a list.")
-    folder = None if out is None else Path(out)
+    check_style(options)
     return inspect_models(
-        trained_models(runs), out=folder, texts=texts, words=words, progress=progress
+        trained_models(runs),
+        out=None if options.out is None else Path(options.out),
+        texts=options.texts,
+        words=options.words,
+        progress=options.progress,
+        style=file_style(options),
     )
 
 
+def check_style(style: FigureStyle) -> None:
+    """A UserError for an unknown font, before anything is computed."""
+    if style.font is not None:
+        from lmlab.plotting.fonts import check_font
+
+        check_font(style.font)
+
+
+def file_style(options: FigureFileStyle) -> FigureFileStyle:
+    """The figure style of a verb's options."""
+    return FigureFileStyle(**as_keywords(options, FigureFileStyle))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowObjectiveOptions(FigureStyle):
+    """What a figure of an objective shows, and how it looks."""
+
+    text: Annotated[
+        str | None,
+        Option(
+            "Text to show; words separated by spaces (un ##happy is one of two), Chinese "
+            "characters each by itself.",
+            metavar="T",
+        ),
+    ] = None
+    condition: Annotated[
+        str | None, Option("Text to condition on: the source of a translation model.", metavar="C")
+    ] = None
+    seed: Annotated[
+        int | None,
+        Option(
+            "Random seed of the masking.",
+            minimum=0,
+            maximum=MAX_SEED,
+            show_default="one that masks something",
+        ),
+    ] = None
+    settings: Annotated[
+        Settings,
+        settings_option("Set a setting of the system; repeatable. See lmlab settings SYSTEM."),
+    ] = None
+    out: Annotated[
+        str | Path | None,
+        Option("FILE.svg, FILE.png or FILE.pdf.", metavar="FILE", show_default="SYSTEM.svg"),
+    ] = None
+
+
+@takes(ShowObjectiveOptions)
 def show_objective(
     system: Annotated[
         str | Path | ModuleType | LanguageModel,
@@ -84,35 +144,7 @@ def show_objective(
             metavar="SYSTEM",
         ),
     ],
-    *,
-    text: Annotated[
-        str | None,
-        Option(
-            "Text to show; words separated by spaces (un ##happy is one of two), Chinese "
-            "characters each by itself.",
-            metavar="T",
-        ),
-    ] = None,
-    condition: Annotated[
-        str | None, Option("Text to condition on: the source of a translation model.", metavar="C")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        Option(
-            "Random seed of the masking.",
-            minimum=0,
-            maximum=MAX_SEED,
-            show_default="one that masks something",
-        ),
-    ] = None,
-    settings: Annotated[
-        Settings,
-        settings_option("Set a setting of the system; repeatable. See lmlab settings SYSTEM."),
-    ] = None,
-    out: Annotated[
-        str | Path | None,
-        Option("FILE.svg or FILE.png.", metavar="FILE", show_default="SYSTEM.svg"),
-    ] = None,
+    options: ShowObjectiveOptions,
 ) -> ObjectiveFigure:
     """Plot a training objective on one text: masked and input tokens, targets, attention mask.
 
@@ -126,12 +158,19 @@ def show_objective(
     from lmlab.objective_figures.objective_figure import show_objective as show
     from lmlab.plotting.figure import check_figure_path
 
-    if out is not None:
-        check_figure_path(Path(out))
-    subject = _shown_subject(system)
-    figure = show(subject, text=text, condition=condition, seed=seed, settings=settings)
-    if out is not None:
-        figure.write(Path(out))
+    check_style(options)
+    if options.out is not None:
+        check_figure_path(Path(options.out))
+    figure = show(
+        _shown_subject(system),
+        text=options.text,
+        condition=options.condition,
+        seed=options.seed,
+        settings=options.settings,
+        style=FigureStyle(**as_keywords(options, FigureStyle)),
+    )
+    if options.out is not None:
+        figure.write(Path(options.out))
     return figure
 
 
@@ -146,11 +185,10 @@ def _shown_subject(
     return system if isinstance(system, ModuleType) else system.model
 
 
-def doctor(
-    run: Annotated[
-        str | Path | LanguageModel, Argument("The folder of a trained run.", metavar="RUN")
-    ],
-    *,
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(FigureFileStyle):
+    """What an examination needs besides the run, and how its figures look."""
+
     data: Annotated[
         str | Path | Corpus | None,
         Option(
@@ -158,17 +196,25 @@ def doctor(
             metavar="CORPUS",
             show_default="where it was in training",
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         str | Path | None,
         Option("Folder of the figures.", metavar="DIR", show_default="RUN/figures"),
-    ] = None,
+    ] = None
     text: Annotated[
         str | None,
         Option(
             "Text on which causality is examined.", metavar="TEXT", show_default="random tokens"
         ),
-    ] = None,
+    ] = None
+
+
+@takes(DoctorOptions)
+def doctor(
+    run: Annotated[
+        str | Path | LanguageModel, Argument("The folder of a trained run.", metavar="RUN")
+    ],
+    options: DoctorOptions,
 ) -> Examination:
     """Diagnose a training run: each finding with its number, why it matters and what to try.
 
@@ -189,11 +235,12 @@ def doctor(
     else:
         check_path(run, "a run")
         examined = run
-    examination = examine(examined, data=data, text=text)
-    if out is not None:
+    check_style(options)
+    examination = examine(examined, data=options.data, text=options.text)
+    if options.out is not None:
         from lmlab.diagnosis.examination_figures import write_examination_figures
 
-        write_examination_figures(examination, Path(out))
+        write_examination_figures(examination, Path(options.out), file_style(options))
     return examination
 
 
@@ -223,6 +270,7 @@ def ablate(
     from lmlab.experiments.executors import local_executor
     from lmlab.training.distributed import lock_output
 
+    check_style(options)
     plan = plan_ablation(system, **as_keywords(options, AblationPlanOptions))
     check_whole_number("threads", options.threads)
     executor = local_executor(options.jobs, threads=options.threads, quiet=options.quiet)
@@ -236,5 +284,5 @@ def ablate(
         ablation = run_ablation(
             plan, out, executor=executor, threads=options.threads, report=report
         )
-        write_ablation_tables(ablation)
+        write_ablation_tables(ablation, file_style(options))
     return ablation

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lmlab.core.errors import UserError
+from lmlab.core.notebook import Records
 from lmlab.core.options import Option, as_keywords, collects, collects_chunks, takes
 from lmlab.core.shared_options import RunErrors, no_progress
 from lmlab.sampling.generation_options import (
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @takes(SampleOptions)
-def sample(model: LanguageModel, options: SampleOptions) -> list[GeneratedText]:
+def sample(model: LanguageModel, options: SampleOptions) -> Records[GeneratedText]:
     """Generate texts, one per line; masked and energy models are sampled by MCMC.
 
     In Python MCMC is the method `chains`. Beam search gives its n best texts. The same seed gives
@@ -51,7 +52,7 @@ def sample(model: LanguageModel, options: SampleOptions) -> list[GeneratedText]:
     """
     from lmlab.sampling.text_sampling import sample_texts
 
-    return sample_texts(model.model, **as_keywords(options))
+    return Records(sample_texts(model.model, **as_keywords(options)))
 
 
 @dataclass(frozen=True, kw_only=True)

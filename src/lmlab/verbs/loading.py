@@ -97,6 +97,7 @@ def load(
     run: Path | str,
     *,
     system: Path | str | ModuleType | None = None,
+    language: str | None = None,
     verify: bool = True,
     device: str | None = None,
     precision: PrecisionName | None = None,
@@ -111,6 +112,8 @@ def load(
     The run of a system in a file of your own needs that file or module again, as `system`: a run
     does not contain code, and nothing that it names is executed.
 
+    `language` is that of the texts, for a system with language embeddings (xlm).
+
     A run's files are checked against the hashes in manifest.json, which detects damage, not
     forgery; `verify=False` skips that. Non-finite weights are always rejected.
 
@@ -122,6 +125,7 @@ def load(
     'counting'
     """
     from lmlab.core.manifest import verification
+    from lmlab.core.protocols import Multilingual, require
     from lmlab.core.system_files import register
     from lmlab.interop.load_model import load_model
 
@@ -135,7 +139,10 @@ def load(
         threads=current.threads if threads is None else threads,
     )
     with verification(verify), computing_with(options):
-        return LanguageModel(load_model(run))
+        model = LanguageModel(load_model(run))
+    if language is not None:
+        require(model.system, Multilingual, "--language").use_language(language)
+    return model
 
 
 def load_answerer(run: Path | str) -> LanguageModel | FinetunedModel:

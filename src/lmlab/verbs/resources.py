@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lmlab.core.errors import UserError
+from lmlab.core.notebook import Records
 from lmlab.core.options import Argument, Option, as_keywords, takes
 from lmlab.core.shared_options import Errors
 from lmlab.retrieval.index_options import IndexOptions
@@ -44,7 +45,7 @@ class CorpusEntry:
     description: str
 
 
-def data_list() -> list[CorpusEntry]:
+def data_list() -> Records[CorpusEntry]:
     """List the built-in corpora and the protocols for data of your own.
 
     >>> "capitals" in [entry.name for entry in lmlab.data_list()]
@@ -59,7 +60,7 @@ def data_list() -> list[CorpusEntry]:
     ]
     entries += [(f"{name}:PATH", "protocol", p.description) for name, p in CORPUS_PROTOCOLS.items()]
     entries += [(name, "your files", text) for name, text in FILE_FORMS.items()]
-    return [CorpusEntry(name=n, form=f, description=d) for n, f, d in entries]
+    return Records(CorpusEntry(name=n, form=f, description=d) for n, f, d in entries)
 
 
 def data_describe(
@@ -186,7 +187,7 @@ def index_search(
             "Encoder that the index was built with.", show_default="where it was when it was built"
         ),
     ] = None,
-) -> list[list[DocumentHit]]:
+) -> list[Records[DocumentHit]]:
     """Search an index for the documents nearest to a text.
 
     >>> [[hit]] = lmlab.index_search("indexes/capitals", ["the capital of Peru"], k=1)
@@ -198,7 +199,8 @@ def index_search(
         raise UserError(
             f"{opened.path} is searched by words (bm25), not vectors; leave --encoder out."
         )
-    return opened.search(texts, min(DEFAULT_HITS, len(opened)) if k is None else k)
+    hits = opened.search(texts, min(DEFAULT_HITS, len(opened)) if k is None else k)
+    return [Records(found) for found in hits]
 
 
 def index_info(index: IndexArgument) -> IndexDescription:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lmlab.core.options import Argument, takes
+from lmlab.core.tracking_options import check_tracker_names
 from lmlab.core.untrusted_input import check_path
 from lmlab.experiments.sweep_options import SweepOptions
+from lmlab.verbs.diagnosis import check_style, file_style
 
 if TYPE_CHECKING:
     from lmlab.experiments.sweep_results import Sweep
@@ -37,7 +40,9 @@ def sweep(
     check_path(options.out, "out")
     from lmlab.experiments.sweep_spec import read_spec
 
+    track = check_tracker_names(options.track)
     checked = read_spec(spec)  # report a wrong spec before the slow import of torch
+    check_style(options)
     from lmlab.experiments.executors import local_executor
     from lmlab.experiments.sweep_plan import plan_sweep
     from lmlab.experiments.sweep_progress import SweepBar
@@ -45,7 +50,7 @@ def sweep(
     from lmlab.experiments.sweep_tables import write_sweep_tables
     from lmlab.training.distributed import lock_output
 
-    plan, out = plan_sweep(checked), Path(options.out)
+    plan, out = replace(plan_sweep(checked), track=track), Path(options.out)
     if options.dry_run:
         return list_trials(plan, out)
     executor = options.executor or local_executor(options.jobs, threads=checked.threads)
@@ -55,5 +60,5 @@ def sweep(
             result = run_sweep(
                 plan, out, executor=executor, progress=bar, retry_failed=options.retry_failed
             )
-        write_sweep_tables(result)
+        write_sweep_tables(result, file_style(options))
     return result

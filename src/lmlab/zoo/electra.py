@@ -57,6 +57,8 @@ class Config(BERTEncoderConfig):
     """Masking rate of the generator's input."""
     discriminator_weight: float = field(default=50.0, metadata={"at_least": 0})
     """λ, weight of the discriminator's loss."""
+    detected: Literal["all", "masked"] = "all"
+    """Tokens that the discriminator classifies: all, or those that the generator replaced."""
     networks: Literal["both", "detector", "generator"] = "both"
     """Networks that have weights (detector: the discriminator); Hub checkpoints may have one."""
     generator_width: int = field(default=0, metadata={"at_least": 0})
@@ -110,7 +112,9 @@ def build(config: Config, vocabulary: Vocabulary) -> ReplacedTokenDetector:
         vocabulary=vocabulary,
         backbone=detector,
         emission=head,
-        objective=ELECTRAObjective(generator, weight=config.discriminator_weight),
+        objective=ELECTRAObjective(
+            generator, weight=config.discriminator_weight, detects_all=config.detected == "all"
+        ),
         missing_network=MISSING_NETWORK[config.networks],
     )
 

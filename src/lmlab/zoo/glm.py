@@ -51,6 +51,8 @@ class Config(parts.TransformerConfig):
     """Probability of masking one long span instead."""
     long_span_min_share: float = field(default=0.5, metadata={"above": 0, "at_most": 1})
     """Minimum share of the text in a long span; the maximum is all."""
+    shuffled: bool = True
+    """Generate spans in random order; else from left to right."""
 
     needs_dense_attention = "all tokens of a blank share its position, so no window bounds them"
 
@@ -69,5 +71,7 @@ def build(config: Config, vocabulary: Vocabulary) -> GLM:
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),
         emission=with_unpredictable_token(make_softmax(config, extended, tokens, bias=True), start),
-        objective=BlankInfilling(vocabulary, spans, start=start, max_length=config.length),
+        objective=BlankInfilling(
+            vocabulary, spans, start=start, max_length=config.length, shuffled=config.shuffled
+        ),
     )

@@ -4,8 +4,10 @@
     H' = MLP(MultiHeadAttn(H W₁, S', S')) W₂ + H;  loss = masked + linking
 
 Mentions, candidates and priors come from a lexicon of the knowledge base's aliases, entity
-embeddings from its facts, glosses or both. The entity linker is trained first with the rest frozen,
-then everything. BERT's next-sentence prediction is left out: inputs are single texts.
+embeddings from its facts, glosses or both. Several knowledge bases (--knowledge A+B) are inserted
+after different layers (KnowBert-W+W), each with a linker of its own; all linkers are trained at
+once, not one after the other. They are trained first with the rest frozen, then everything. BERT's
+next-sentence prediction is left out: inputs are single texts.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.entity_embeddings import EntityEmbeddings
 from lmlab.knowledge.entity_lexicon import EntityLexicon
+from lmlab.knowledge.joined_knowledge import split_knowledge
 from lmlab.knowledge.knowledge_attention import KnowledgeAttention
 from lmlab.knowledge.knowledge_base import KnowledgeBase
 from lmlab.models.knowbert import KnowBERT
@@ -69,8 +72,9 @@ class Config:
     """Size of entity and mention vectors."""
     heads: int = field(default=4, metadata={"at_least": 1})
     """Attention heads, among mentions and from words to mentions."""
-    knowledge_layer: int = field(default=0, metadata={"at_least": 0})
-    """Layer of the base after which knowledge is inserted; 0 for two thirds of the depth."""
+    knowledge_layers: tuple[int, ...] = ()
+    """Layers of the base after which knowledge is inserted, one for each knowledge base; empty for
+    two thirds of the depth, and the next layers for others."""
     candidates: int = field(default=30, metadata={"at_least": 1})
     """Maximum candidate entities per mention, by prior."""
     entities: Literal["graph", "glosses", "both"] = "both"
@@ -124,13 +128,13 @@ def build(
 ) -> KnowBERT:
     copied, encoder = copy_encoder(base)
     layers = len(encoder.stack.blocks) * encoder.stack.times
-    if config.knowledge_layer > layers:
-        raise UserError(
-            f"knowledge_layer must be at most {layers}, the number of layers of the base, got "
-            f"{config.knowledge_layer}."
-        )
-    memory = make_knowledge_attention(config, encoder, knowledge)
-    memories = {config.knowledge_layer or max(1, round(layers * 2 / 3)): memory}
+    parts = dict(
+        zip(insertion_layers(config, layers, knowledge), split_knowledge(knowledge), strict=True)
+    )
+    memories = {
+        layer: make_knowledge_attention(config, encoder, part.knowledge)
+        for layer, part in parts.items()
+    }
     backbone = MemoryTransformer(encoder.embedding, encoder.stack, memories, width=encoder.width)
     require_mask_token(vocabulary)
     linking_loss: LinkingLoss = (
@@ -140,15 +144,49 @@ def build(
         vocabulary,
         IndependentMasking(config.rate),
         MaskReplacement(vocabulary=vocabulary),
-        lexicon=EntityLexicon(knowledge, WordUnits(vocabulary), max_candidates=config.candidates),
+        lexicons={
+            layer: EntityLexicon(
+                part.knowledge,
+                WordUnits(vocabulary),
+                max_candidates=config.candidates,
+                first_entity=part.first,
+            )
+            for layer, part in parts.items()
+        },
         linking=linking_loss,
         weight=config.linking_weight,
         linking_steps=config.linking_steps,
         base_positions=copied.objective.extra_positions,
     )
     return KnowBERT(
-        vocabulary=vocabulary, backbone=backbone, emission=copied.emission, objective=objective
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=copied.emission,
+        objective=objective,
+        knowledge=knowledge,
     )
+
+
+def insertion_layers(config: Config, layers: int, knowledge: KnowledgeBase) -> tuple[int, ...]:
+    """The layer of the base, of so many, after which each knowledge base is inserted."""
+    count = max(1, len(knowledge.sources))
+    chosen = config.knowledge_layers
+    if not chosen:
+        first = max(1, min(round(layers * 2 / 3), layers + 1 - count))
+        chosen = tuple(range(first, first + count))
+    if len(chosen) != count:
+        raise UserError(
+            f"knowledge_layers must have one layer for each knowledge base ({count}), got "
+            f"{len(chosen)}."
+        )
+    if len(set(chosen)) < count:
+        raise UserError("knowledge_layers must be different layers, got one twice.")
+    if not 1 <= min(chosen) <= max(chosen) <= layers:
+        raise UserError(
+            f"knowledge_layers must be between 1 and {layers}, the number of layers of the base, "
+            f"got {max(chosen) if max(chosen) > layers else min(chosen)}."
+        )
+    return chosen
 
 
 def copy_encoder(base: System) -> tuple[BERT, Transformer]:

@@ -5,7 +5,8 @@
 The span is half of the text. The decoder sees only the earlier tokens of the span, so it must
 attend to the encoder. `tokens=1` is BERT's limit, `share=1` a language model's. A corpus of pairs
 gives sources. log_prob conditions on a single mask: poor after spans alone, unless
-`full_mask_rate` is set.
+`full_mask_rate` is set. A span of as many masks as tokens is filled by its joint distribution; with
+`blank_rate` it also learns spans of any length at a single mask, which the paper has not.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
+from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.denoising_seq2seq import MASS
+from lmlab.models.mass import MASS
 from lmlab.objectives.denoising_base import DenoisingSpecialTokens
 from lmlab.objectives.masked_span import ContiguousSpan, MASSObjective
 from lmlab.objectives.masking.token_masking import MaskReplacement
@@ -26,7 +28,7 @@ CARD = Card(
     kind="exact",
     paper="Song et al. 2019, MASS: Masked Sequence to Sequence Pre-training",
     source="004 §1.3.1.2",
-    protocols=("LogProb", "Step", "JointFill", "Encode", "EncodeTokens"),
+    protocols=("LogProb", "Step", "JointFill", "Infill", "Encode", "EncodeTokens"),
     objectives=("masked-span",),
     conditional=True,
     oracle="both limits of its span: tests/unit/objectives/test_masked_span.py",
@@ -45,16 +47,26 @@ class Config(EncoderDecoderConfig):
     """Span length in tokens; 0 to use `share`, 1 for BERT's limit."""
     full_mask_rate: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
     """Share of the texts generated whole from a single mask, as log_prob needs."""
+    blank_rate: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
+    """Share of the texts with a span of any length at one mask, generated with its end."""
     masked: float = field(default=0.8, metadata={"at_least": 0, "at_most": 1})
     """Share of the span's tokens masked in the encoder input."""
     random_rate: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
     """Share of them replaced by random tokens; the rest is unchanged."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.full_mask_rate + self.blank_rate > 1:
+            raise UserError(
+                "full_mask_rate and blank_rate must sum to at most 1, got "
+                f"{self.full_mask_rate:g} and {self.blank_rate:g}."
+            )
+
 
 SIZES = make_sizes(
     Config,
     # All targets are masked, so that tests can check that none leaks.
-    tiny={"heads": 4, "full_mask_rate": 0.5, "masked": 0.9},
+    tiny={"heads": 4, "full_mask_rate": 0.5, "blank_rate": 0.2, "masked": 0.9},
     base={"width": 1024, "layers": 6, "heads": 16},
 )
 RECIPES = TRANSFORMER_RECIPES
@@ -75,5 +87,6 @@ def build(config: Config, vocabulary: Vocabulary) -> MASS:
             span,
             replacement,
             full_mask_rate=config.full_mask_rate,
+            blank_rate=config.blank_rate,
         ),
     )

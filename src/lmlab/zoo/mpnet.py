@@ -42,6 +42,8 @@ class Config(parts.BERTEncoderConfig):
     """Absolute positions: learned, sinusoidal, concatenated or none."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Share of the tokens that are predicted, the last in the order."""
+    compensated: bool = True
+    """Position compensation: see masks at all positions still to be predicted."""
 
     needs_dense_attention = "two-stream attention predicts in every order, and a window follows one"
 
@@ -56,5 +58,5 @@ def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
         vocabulary=vocabulary,
         backbone=make_mpnet_backbone(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True, head=True),
-        objective=MaskedPermutedLM(vocabulary, rate=config.rate),
+        objective=MaskedPermutedLM(vocabulary, rate=config.rate, compensated=config.compensated),
     )

@@ -185,7 +185,9 @@ def test_stop_ends_the_experiment_and_begins_no_other(queue: Queue, how: str) ->
 
 
 def test_declared_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(BENCHMARKS), str(BENCHMARKS / "notes")])
+    monkeypatch.setattr(
+        sys, "path", [*sys.path, *(str(BENCHMARKS / name) for name in (".", "notes", "papers"))]
+    )
     run_queue: ModuleType = importlib.import_module("run_queue")
     experiments = run_queue.all_experiments()
     assert {item.group for item in experiments} == set(run_queue.GROUPS)
@@ -193,3 +195,10 @@ def test_declared_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
     for item in experiments:
         assert (BENCHMARKS.parent / item.command[0]).is_file()
         assert item.minutes > 0 and set(item.needs) <= names
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
+    """`run_queue.py --list | head -1`"""
+    command = f"{sys.executable} {BENCHMARKS / 'run_queue.py'} --list | head -1"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert result.stdout.count("\n") == 1 and "BrokenPipe" not in result.stderr

@@ -190,13 +190,17 @@ def test_mass_generates_its_masked_span(lmlab, encoder_decoders) -> None:
     assert sampled[0] == sampled[1] != sampled[2]
     apart = lmlab("fill", encoder_decoders["mass"], "[MASK] dog [MASK]")
     assert apart.code == 2 and "masks must be adjacent" in apart.err
-    among = lmlab(*command, "--among", "dog")
-    assert among.code == 2 and "--among does not apply" in among.err
+    among = lmlab("fill", encoder_decoders["mass"], "the [MASK] sleeps", "--among", "dog")
+    assert among.code == 0 and "dog" in among.out
+    blanks = json.loads(
+        lmlab("fill", encoder_decoders["mass"], "[MASK] dog", "--blanks", "--json").out
+    )
+    assert len(blanks[0]["candidates"]) == 5 and blanks[0]["kind"] is None
 
 
 def test_seq2seq_error_points_to_translate(lmlab, encoder_decoders) -> None:
     result = lmlab("fill", encoder_decoders["pegasus"], "the <mask> sleeps")
     assert result.code == 2 and "generates text from a source (lmlab translate RUN" in result.err
-    assert "mass" in result.err and "bart, glm, t5" in result.err
+    assert "mass" in result.err and "bart, glm, mass, t5" in result.err
     translated = lmlab("translate", encoder_decoders["pegasus"], "--text", "the dog sleeps")
     assert translated.code == 0 and translated.out

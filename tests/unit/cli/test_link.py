@@ -139,10 +139,10 @@ def test_back_projection_is_pseudoinverse_after_linking(run: Path):
     trained = {name for name, p in system.named_parameters() if p.requires_grad}
     assert all(".project." in name or ".linker." in name for name in trained)
     with torch.no_grad():
-        system.memory.back.weight.zero_()
+        system.memories[0].back.weight.zero_()
     system.begin_step(system.objective.linking_steps)
-    expected = torch.linalg.pinv(system.memory.project.weight)
-    torch.testing.assert_close(system.memory.back.weight, expected)
+    expected = torch.linalg.pinv(system.memories[0].project.weight)
+    torch.testing.assert_close(system.memories[0].back.weight, expected)
     assert all(p.requires_grad for p in system.parameters())
 
 
@@ -150,8 +150,8 @@ def test_loaded_run_has_its_trained_entity_vectors(run: Path, base: Path):
     """Gloss vectors are computed from the base's weights, which a loaded run no longer has."""
     one, other = load_run(run).system, load_run(run).system
     assert isinstance(one, KnowBERT) and isinstance(other, KnowBERT)
-    vectors = one.memory.linker.entities.vectors
-    assert torch.equal(vectors, other.memory.linker.entities.vectors)
+    vectors = one.memories[0].linker.entities.vectors
+    assert torch.equal(vectors, other.memories[0].linker.entities.vectors)
     assert vectors.abs().sum() > 0
 
 

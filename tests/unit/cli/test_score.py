@@ -90,7 +90,7 @@ def test_per_word_in_json(lmlab, runs) -> None:
 def test_csv_has_each_word_with_character_offsets(lmlab, runs, file: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(lmlab("score", runs["lstm"], file, "--csv").out)))
     assert list(rows[0]) == (
-        "model,kind,line,position,word,start,end,surprisal_bits,surprisal_nats,unknown,tokens"
+        "model,kind,line,position,word,start,end,surprisal_bits,surprisal_nats,unknown,tokens,shared"
     ).split(",")
     assert {(row["model"], row["kind"]) for row in rows} == {("lstm", "exact")}
     assert [row["word"] for row in rows if row["line"] == "1"] == [*TEXTS[0].split(), "</s>"]
@@ -220,3 +220,84 @@ def test_folder_without_config_is_not_a_run(lmlab, tmp_path: Path) -> None:
         2,
         f"lmlab: {tmp_path} is not a run: it has no config.json.\n",
     )
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_several_runs_make_one_table(lmlab, runs, file: Path) -> None:
+    several = csv_rows(lmlab("score", runs["ngram"], runs["lstm"], file, "--csv").out)
+    for name in ("ngram", "lstm"):
+        alone = csv_rows(lmlab("score", runs[name], file, "--csv").out)
+        assert [row for row in several if row["model"] == name] == alone
+    wide = csv_rows(lmlab("score", runs["ngram"], runs["lstm"], file, "--wide", "--no-end").out)
+    assert list(wide[0]) == "line,position,word,start,end,ngram,lstm,flags".split(",")
+    assert [row["word"] for row in wide] == " ".join(TEXTS).split()
+    for name in ("ngram", "lstm"):
+        rows = [row for row in several if row["model"] == name and row["word"] != "</s>"]
+        assert [row["surprisal_bits"] for row in rows] == [row[name] for row in wide]
+
+
+def test_several_runs_in_other_forms(lmlab, runs, file: Path) -> None:
+    result = lmlab("score", runs["ngram"], runs["lstm"], file, "--per-word")
+    lines = [line for line in result.out.splitlines() if not line.startswith("\t")]
+    assert [line.split()[0] for line in lines] == ["ngram", "lstm"] * 3 + ["ngram:", "lstm:"]
+    assert [line.count("warning: ") for line in result.err.splitlines()] == [0, 1, 1]
+    records = json.loads(lmlab("score", runs["ngram"], runs["lstm"], file, "--json").out)
+    assert [(r["model"], r["line"]) for r in records[:3]] == [
+        ("ngram", 1),
+        ("lstm", 1),
+        ("ngram", 3),
+    ]
+
+
+def test_words_of_a_file_a_column_and_a_pattern(lmlab, runs, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text(
+        "the dog sle eps\n\na cat sees the dog\n\nthe q u etzal sleeps\n"
+    )
+    (tmp_path / "columns.txt").write_text("the dog sleeps\tthe dog sle eps\n")
+    words = {}
+    for name, path in (("words", file), ("columns", tmp_path / "columns.txt")):
+        by = "column" if name == "columns" else f"file:{tmp_path / 'words.txt'}"
+        result = lmlab("score", runs["lstm"], path, "--csv", "--words-by", by)
+        words[name] = [r["word"] for r in csv_rows(result.out) if r["line"] == "1"]
+        assert "words share a token with another word" in result.err
+    assert words["words"] == words["columns"] == ["the", "dog", "sle", "eps", "</s>"]
+    result = lmlab(
+        "score", runs["lstm"], "--text", "dog: cat", "--per-word", "--words-by", r"regex:\w+"
+    )
+    parts = [line.split()[-1] for line in result.out.splitlines() if line.startswith("\t")]
+    assert parts == ["dog", ":", "cat", "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("{file}", "{lstm}"), "models come before the file or the texts"),
+        (("{folder}/lost", "{file}"), "there is no run at {folder}/lost"),
+        (("{lstm}", "{lstm}", "{file}"), "is given twice"),
+        (("{lstm}", "--given", "the", "--text", "a"), "scored by one run; leave out the others"),
+        (("{file}", "--words-by", "{file}"), "write file:{file}."),
+        (("{file}", "--words-by", "regex:["), "'[' is not a regular expression"),
+        (
+            ("{file}", "--words-by", "column"),
+            "texts.txt, line 1: expected a text, a tab and its words",
+        ),
+        (("{file}", "--words-by", "file:{folder}/empty"), "empty is empty; give the words"),
+        (
+            ("{file}", "--csv", "--words-by", "file:{folder}/other"),
+            "other, line 3: the words do not",
+        ),
+        (("{lstm}", "--method", "pll", "--text", "a"), "ngram: "),
+    ],
+)
+def test_wrong_tables_are_refused(lmlab, runs, file: Path, arguments, message) -> None:
+    (file.parent / "empty").touch()
+    (file.parent / "other").write_text("the dog sleeps\n\na cat sees a dog\n")
+    names = {"file": file, "folder": file.parent, "lstm": runs["lstm"]}
+    given = [argument.format(**names) for argument in arguments]
+    result = lmlab("score", runs["ngram"], *given)
+    assert result.code == 2
+    assert message.format(**names) in result.err
+    assert result.err.count("\n") == 1

@@ -26,7 +26,7 @@ from lmlab.data.corpus import Layout, Split
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring.cloze import cloze_accuracy
-from lmlab.scoring.word_surprisal import write_surprisal_csv
+from lmlab.scoring.score_tables import write_word_csv
 
 pytestmark = pytest.mark.xdist_group("module_wrapper")  # shares its trained runs
 LINES = ["the cat sat on the mat", "a big dog ran", "the bird flew under the old tree"] * 8
@@ -128,12 +128,12 @@ def test_wrapped_run_has_equal_pairs_cloze_and_surprisal(run_and_wrapped, name, 
     assert close(other.nats, one.nats) and other.method == one.method
     tables = [io.StringIO(), io.StringIO()]
     for model, table in zip((run, wrapped), tables, strict=True):
-        assert write_surprisal_csv(model.score(TEXTS), table) == sum(
+        assert write_word_csv(lmlab.score_stream([model], TEXTS), table) == sum(
             len(t.split()) + (name == "gpt")  # and its end token
             for t in TEXTS
         )
     one, other = (table.getvalue().splitlines() for table in tables)
-    assert [line.split(",")[:5] for line in one] == [line.split(",")[:5] for line in other]
+    assert [line.split(",")[1:5] for line in one] == [line.split(",")[1:5] for line in other]
 
 
 def test_wrapped_run_generates_equal_texts(run_and_wrapped):

@@ -17,7 +17,13 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.blank_infilling import LongSpan, PoissonSpans, SpanMixture, place_spans
+from lmlab.objectives.blank_infilling import (
+    BlankInfilling,
+    LongSpan,
+    PoissonSpans,
+    SpanMixture,
+    place_spans,
+)
 
 S, E, M = 2, 3, 4
 """<s>, </s> and <mask>."""
@@ -198,6 +204,15 @@ def test_span_order_is_shuffled_but_not_span_content(system):
     assert pairs > 40
     # Two spans come in their own order half of the time.
     assert abs(orders[True] / pairs - 0.5) < 4.5 * math.sqrt(0.25 / pairs)
+
+
+def test_span_order_is_that_of_the_text_if_not_shuffled():
+    text = [S, *[5 + i % 10 for i in range(60)], E]
+    in_order = BlankInfilling(VOCABULARY, PoissonSpans(), start=OPEN, shuffled=False)
+    for seed in range(20):
+        view = in_order.view(batch_of(text), generator=seeded(seed))
+        starts = view.positions[0, view.positions[0, :, 1] == 1, 0].tolist()
+        assert len(starts) > 1 and starts == sorted(starts)
 
 
 def test_conditional_scores_equal_stepwise_scores(system):

@@ -80,15 +80,13 @@ def test_masked_tokens_are_in_no_mention():
     clean = replace(batch(), entities=None)
     for seed in range(8):
         view = system.objective.view(clean, generator=torch.Generator().manual_seed(seed))
-        assert view.spans is not None and view.targets is not None
-        for row, first, last in zip(
-            view.spans.rows, view.spans.first, view.spans.last, strict=True
-        ):
+        assert view.targets is not None
+        [spans] = view.memory_spans.values()
+        for row, first, last in zip(spans.rows, spans.first, spans.last, strict=True):
             assert (view.targets[row, first : last + 1] == NO_TARGET).all()
     masked = torch.zeros_like(clean.tokens, dtype=torch.bool)
     masked[0, 2] = True
-    shown = system.objective.fill_view(clean, masked).spans
-    assert shown is not None
+    [shown] = system.objective.fill_view(clean, masked).memory_spans.values()
     assert shown.first.tolist() == [1, 3, 1]
 
 
@@ -115,7 +113,7 @@ def test_unlabelled_batch_has_zero_linking_gradient():
     system.train()
     loss, _ = system.loss(replace(batch(), entities=None))
     loss.total.backward()
-    gradients = [p.grad for p in system.memory.linking_parameters()]
+    gradients = [p.grad for p in system.memories[0].linking_parameters()]
     assert all(grad is not None and grad.abs().sum() == 0 for grad in gradients)
 
 
@@ -153,7 +151,7 @@ def test_figure_of_linked_mentions_names_entities():
 
 def test_invalid_knowbert_settings_are_reported():
     with pytest.raises(UserError, match="layers"):
-        build(knowledge_layer=9)
+        build(knowledge_layers=(9,))
     with pytest.raises(UserError, match="heads"):
         build(entity_width=9)
     with pytest.raises(UserError, match="masked language model"):
@@ -174,7 +172,7 @@ def test_margin_settings_apply_to_margin_linking_only(name: str, value: float):
         build(**{name: value})
     system = build(linking="margin", **{name: value})
     by_margin = {
-        "threshold": system.memory.linker.threshold,
+        "threshold": system.memories[0].linker.threshold,
         "margin": getattr(system.objective.linking, "margin", None),
     }
     assert by_margin == {"threshold": 0.0, "margin": 0.2} | {name: value}

@@ -103,6 +103,19 @@ def test_mpnet_predicts_the_last_15_percent_of_the_order():
     assert torch.equal(view.lengths, batch.lengths + is_target.sum(1))
 
 
+def test_mpnet_without_compensation_sees_no_mask_but_the_same_tokens():
+    """Position compensation is what the attention masks have beyond the visible text."""
+    batch = batch_of(20, 10)
+    full = MaskedPermutedLM(VOCABULARY).view(batch, generator=seeded())
+    bare = MaskedPermutedLM(VOCABULARY, compensated=False).view(batch, generator=seeded())
+    masks = (full.targets != NO_TARGET)[:, None, :]
+    time = full.inputs.shape[1]
+    for name in ("attention_mask", "query_attention_mask"):
+        seen, without = (getattr(v, name).mask(v.lengths, time) for v in (full, bare))
+        assert bool((seen & masks).any()) and not bool((without & masks).any())
+        assert torch.equal(seen & ~masks, without & ~masks)
+
+
 def test_mpnet_mask_replacement_is_80_10_10():
     """6,000 positions; a random token may be the right one, once for each ordinary token."""
     view = MaskedPermutedLM(VOCABULARY).view(batch_of(20).select([0] * 2000), generator=seeded())

@@ -128,6 +128,18 @@ def test_loss_is_masked_mean_plus_50_times_detection_mean():
     torch.testing.assert_close(loss.parts["detection"].mean, detection.mean())
 
 
+def test_detection_of_masked_tokens_alone():
+    """ "ELECTRA 15%": the mean is over the positions that were masked."""
+    system, batch = build(detected="masked"), many_texts(rows=6)
+    loss, _ = system.loss(batch, generator=seeded())
+    view = system.objective.view(batch, generator=seeded())
+    predictions = system.target_log_probs(view).to_dense()
+    masked_view = system.objective.generator.objective.view(batch, generator=seeded())
+    masked = masked_view.targets != NO_TARGET
+    assert 0 < int(masked.sum()) < int(batch.lengths.sum())
+    torch.testing.assert_close(loss.parts["detection"].mean, -predictions[masked].mean())
+
+
 def test_detection_passes_no_gradient_to_the_generator():
     """The generator learns from masked tokens only: the same gradient for any weight."""
     gradients = []

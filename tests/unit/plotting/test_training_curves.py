@@ -153,8 +153,8 @@ def test_sampled_training_loss_is_named_in_the_legend(
     held_out: tuple[tuple[float, float], ...],
 ) -> None:
     losses = {"name": "nce", "train": ((1.0, 2.0), (2.0, 1.8)), "held_out": held_out}
-    named = "nce (training, a sampled loss)"
-    assert texts(draw_training_curves([LossCurve(**losses, sampled_loss=True)])).count(named) == 1
+    named = "nce (training, another loss)"
+    assert texts(draw_training_curves([LossCurve(**losses, another_loss=True)])).count(named) == 1
     assert named not in texts(draw_training_curves([LossCurve(**losses)]))
 
 

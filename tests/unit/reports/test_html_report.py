@@ -195,10 +195,10 @@ def test_different_tokenizers_are_compared_per_character() -> None:
 
 
 def test_sampled_training_loss_is_noted_below_the_curves() -> None:
-    note = "A sampled loss is not a loss per token"
+    note = "Another loss than the held-out one"
     plain = make_section(row("a", 2.5))
     sampled = replace(
-        plain, curves=tuple(replace(curve, sampled_loss=True) for curve in plain.curves)
+        plain, curves=tuple(replace(curve, another_loss=True) for curve in plain.curves)
     )
     assert note not in render_report([plain], title="t")
     assert note in render_report([sampled], title="t")

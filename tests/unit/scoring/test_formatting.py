@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 from lmlab.core.score import SCORE_KINDS, Convention, Summary
-from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention, describe_summary
+from lmlab.core.score_descriptions import KIND_DESCRIPTIONS, describe_convention
+from lmlab.scoring.formatting import describe_summary
 
 SENTENCES = Convention(tokenizer="word, 66 tokens", start=True, end=True)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lmlab.core.registry import system_module
+from lmlab.core.score_descriptions import describe_convention
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.scoring.formatting import describe_convention
 from lmlab.scoring.scorer import Scorer
 
 TEXT = " ".join(["the cat sat on a mat", "a dog saw the bird on the mat"] * 3)

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.manifests import relist
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.training.config import TrainingConfig
+from lmlab.training.progress import CLOCKS
 from lmlab.training.run_folder import load_run
 from lmlab.training.train import TrainingResult, train
 from lmlab.training.validation import held_out_loss
@@ -121,6 +125,19 @@ def test_run_without_checkpoint_restarts_on_resume(
         path.rename(path.with_name(f".writing-{path.name}"))
     resumed = train("lstm", data=corpus, out=tmp_path / "run", resume=True, quiet=True)
     assert read_losses(resumed.path) == read_losses(whole.path)
+
+
+def test_run_of_an_earlier_version_resumes_with_defaults(corpus: Path, tmp_path: Path) -> None:
+    """Its config.json lacks the settings that have been added since."""
+    lstm(corpus, tmp_path / "run", steps=2)
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    for name in ("hidden_state_layers", "replacing_rate"):
+        del config["training"][name]
+    path.write_text(json.dumps(config))
+    relist(tmp_path / "run")
+    resumed = train("lstm", data=corpus, out=tmp_path / "run", resume=True, steps=3, quiet=True)
+    assert resumed.steps == 3
 
 
 @pytest.mark.parametrize(
@@ -253,6 +270,23 @@ def test_settings_override_recipes(corpus: Path, tmp_path: Path) -> None:
 
 def test_budget_in_settings_replaces_the_default(corpus: Path, tmp_path: Path) -> None:
     assert lstm(corpus, tmp_path / "run", settings={"steps": "2"}).steps == 2
+
+
+@pytest.mark.parametrize("name", ["lstm", "ngram", "independent", "skipgram", "glove"])
+def test_cpu_clock_counts_the_process_and_not_the_wait(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A wall clock that jumps an hour at every look changes neither budget nor reported seconds."""
+    jumps = itertools.count(0, 3600.0)
+    monkeypatch.setitem(CLOCKS, "wall", lambda: next(jumps))
+    started = time.process_time()
+    settings = {"clock": "cpu", "epochs": "2", "minutes": "60"}
+    result = train(
+        name, data=corpus, out=tmp_path / "run", size="tiny", settings=settings, quiet=True
+    )
+    assert result.epochs == (1 if name == "ngram" else 2)
+    assert 0 < result.seconds <= time.process_time() - started
+    assert load_run(result.path).config.training.clock == "cpu"
 
 
 def test_loaded_weights_stay_tied(corpus: Path, tmp_path: Path) -> None:

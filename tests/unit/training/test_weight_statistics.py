@@ -80,6 +80,6 @@ def test_non_finite_loss_is_logged_as_an_event(
     assert (last["event"], last["step"]) == (NOT_FINITE, 2)
 
 
-def test_nested_metrics_are_flattened_for_tensorboard() -> None:
+def test_nested_metrics_are_flattened_for_trackers() -> None:
     flat = _flatten({"loss": 1.5, "vector_norms": {"a": 2.0, "b": math.pi}})
     assert flat == {"loss": 1.5, "vector_norms/a": 2.0, "vector_norms/b": math.pi}

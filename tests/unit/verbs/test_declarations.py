@@ -18,6 +18,7 @@ EVERYWHERE = {
     "json": "in Python a verb returns records",
     "raw": "Python prints nothing",
     "no_verify": "lmlab.load(run, verify=False)",
+    "language": "lmlab.load(run, language=name)",
     "system_file": "lmlab.register(file)",
     "device": "lmlab.load(run, device=…)",
     "precision": "lmlab.load(run, precision=…)",
@@ -39,8 +40,9 @@ TERMINAL_ONLY = {
     "runs rm": {"yes": "Python does not ask"},
     "score": {
         "per_token": "prints what every record has",
-        "per_word": "lmlab.scoring.word_surprisal.word_scores(score)",
-        "csv": "a format of printing",
+        "per_word": "Score.words()",
+        "csv": "ScoreTable.write_csv",
+        "wide": "ScoreTable.write_csv(wide=True)",
         "given": "score_given(pairs)",
         "conditional": "score_given(pairs)",
         "errors": "how FILE is decoded",
@@ -84,6 +86,7 @@ RENAMED = {
     "fact": "facts",
     "metric": "metrics",
     "check": "checks",
+    "format": "formats",
 }
 """Flags in the singular or shorter than the parameter, which takes several values."""
 DEFAULT_COMMANDS = {"runs list": "runs"}

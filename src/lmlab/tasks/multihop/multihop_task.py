@@ -202,6 +202,7 @@ class MultihopQA(Task):
             config=job.config,
             folder=job.folder,
             quiet=job.quiet,
+            track=job.track,
         )
         rows = {
             name: [MultihopRow.from_row(row) for row in split] for name, split in splits.items()

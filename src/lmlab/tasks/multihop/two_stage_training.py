@@ -11,6 +11,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
+from lmlab.core.tracking_options import Tracker
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.layers.span_pointers import label_tensor
 from lmlab.models.cogqa import CogQA, CogQANodeTraining
@@ -109,6 +110,7 @@ class TwoStageTraining:
     config: TrainingConfig
     folder: RunFolder
     quiet: bool = False
+    track: Sequence[str | Tracker] = ()
 
     @property
     def encoder(self) -> NodeEncoder:
@@ -188,4 +190,5 @@ class TwoStageTraining:
             unit="nats per paragraph" if stage == STAGES[0] else "nats per answer",
             title=f"stage {1 + STAGES.index(stage)} of {len(STAGES)}: {stage}",
             quiet=self.quiet,
+            track=self.track,
         )

@@ -62,7 +62,7 @@ class Electra(MaskedLMFamily):
     # The generator's head uses gelu whatever the layers use; ours are the same.
     fixed = {**ENCODER_FIXED, "activation": "gelu"}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu"}
-    own_settings = MASKED_LM_OWN_SETTINGS | {"discriminator_weight"}
+    own_settings = MASKED_LM_OWN_SETTINGS | {"discriminator_weight", "detected"}
     inputs = ("input_ids", "token_type_ids", "attention_mask")
     prefix = "electra."
     output_bias = f"{GENERATOR}/generator_lm_head.bias"

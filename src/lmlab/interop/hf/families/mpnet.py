@@ -40,7 +40,7 @@ class MpNet(MaskedLMFamily):
     # of distances is hard-coded in transformers.
     fixed = {**ENCODER_FIXED, "activation": "gelu", **BUCKET_SETTINGS, "segments": 0}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu", "relative_attention_num_buckets": 32}
-    own_settings = MaskedLMFamily.own_settings - BUCKET_SETTINGS.keys()
+    own_settings = (MaskedLMFamily.own_settings - BUCKET_SETTINGS.keys()) | {"compensated"}
     pad = PADDING_ID
     prefix = "mpnet."
     optional_weights = {r"^mpnet\.pooler\.": "the pooler"}
