@@ -509,7 +509,7 @@ def enlarge_weights(run: Path) -> None:
         large = "tokens" in name or "score" in name
         mean = float("norm.weight" in name)
         torch.nn.init.normal_(parameter, mean=mean, std=2.0 if large else 0.5)
-    RunFolder(run).save_weights(model.system)
+    RunFolder(run).save_weights(model.system.state_dict())
 
 
 @EXPORT_GROUP

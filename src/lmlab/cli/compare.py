@@ -14,7 +14,7 @@ from lmlab.cli.terminal import terminal
 from lmlab.verbs.evaluation import compare as compare_runs
 
 
-@terminal(compare_runs)
+@terminal(compare_runs, loads=True)
 def compare(
     arguments: Annotated[
         list[str],

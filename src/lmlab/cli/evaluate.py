@@ -23,7 +23,7 @@ MAX_SHOWN = 5
 """Most texts named in a warning."""
 
 
-@terminal(evaluate_runs)
+@terminal(evaluate_runs, loads=True)
 def evaluate(
     arguments: Annotated[
         list[str],

@@ -128,7 +128,7 @@ def _warn_truncated_questions(count: int) -> None:
         )
 
 
-@terminal(verbs.predict)
+@terminal(verbs.predict, loads=False)
 def predict(
     run: RunArgument,
     arguments: Annotated[

@@ -30,7 +30,7 @@ ACCURACY_HEADER = (
 )
 
 
-@terminal(compare_on_pairs)
+@terminal(compare_on_pairs, loads=True)
 def pairs(
     arguments: Annotated[
         list[str],

@@ -25,6 +25,7 @@ from lmlab.cli.config_option import (
 )
 from lmlab.cli.options import JsonOption, NoVerify, RunArgument
 from lmlab.cli.output import print, print_json
+from lmlab.core.compute_options import ComputeOptions, computing_with
 from lmlab.core.options import Argument, DeclaredOption, Option, declared_options, union_members
 
 Body = Callable[..., Any]
@@ -35,13 +36,18 @@ PLAIN_TYPES = (bool, str, int, float)
 
 
 def terminal(
-    *verbs: Callable[..., Any], without: Sequence[str] = (), config: bool = False
+    *verbs: Callable[..., Any],
+    without: Sequence[str] = (),
+    config: bool = False,
+    loads: bool | None = None,
 ) -> Callable[[Body], Body]:
     """Give a command the options of verbs; it takes them as `**options`, parsed.
 
     The first verb's summary is the command's help, before the docstring of the command. `without`
     names options that this command does not have. With `config` its options can be read from a
-    file (`--config`, `--print-config`), required ones too.
+    file (`--config`, `--print-config`), required ones too. A command that `loads` models, by
+    default one that takes a RUN, has `--device`, `--precision` and `--threads`, which are those of
+    `lmlab.load`.
     """
     declared: dict[str, DeclaredOption] = {}
     for verb in verbs:
@@ -55,6 +61,8 @@ def terminal(
     def decorate(body: Body) -> Body:
         own = signature(body, eval_str=True).parameters.values()
         of_verb = [_parameter(option) for option in declared.values()]
+        computes = any(p.annotation == RunArgument for p in own) if loads is None else loads
+        computing = declared_options(ComputeOptions) if computes else []
         of_body = [
             _own_parameter(parameter)
             for parameter in own
@@ -65,6 +73,7 @@ def terminal(
         arguments = [p for p in [*of_verb, *of_body] if _is_argument(p)]
         options = [p for p in of_verb if not _is_argument(p)]
         options += [p for p in of_body if not _is_argument(p)]
+        options += [_parameter(option) for option in computing]
 
         wants_given = any(p.name == "given" and p.annotation is Given for p in own)
 
@@ -80,7 +89,9 @@ def terminal(
                     return None
             if wants_given:
                 values["given"] = frozenset({*given, *file_options(context)})
-            return body(**values)
+            chosen = ComputeOptions(**{o.name: values.pop(o.name) for o in computing})
+            with computing_with(chosen):
+                return body(**values)
 
         parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in [*arguments, *options]]
         parameters += config_parameters(verbs[0]) if config else []

@@ -103,10 +103,12 @@ class DeclaredOption:
 
 
 def declared_options(function: Callable[..., Any]) -> list[DeclaredOption]:
-    """The parameters of a function that are declared with an `Option`, in order."""
+    """The parameters of a function or options record declared with an `Option`, in order."""
     namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    is_record = isinstance(function, type)
+    parameters = inspect.signature(function).parameters.values()
     found = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in _field_parameters(function) if is_record else parameters:
         hint = evaluated(parameter.annotation, namespace)
         if get_origin(hint) is Annotated:
             plain, *metadata = get_args(hint)

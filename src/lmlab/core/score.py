@@ -96,6 +96,8 @@ class Convention:
     """Positions of the tokens masked together, counted from 1; empty for most methods."""
     mean: bool = False
     """Whether the value is the mean over all tokens of a text; else the sum over scored ones."""
+    precision: str = "float32"
+    """Precision of the model's layers; log-probabilities are float32 or better always."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)

@@ -48,4 +48,6 @@ def describe_convention(convention: Convention) -> str:
         masked = f" at {positions}" if positions else ""
         head = " without its head" if convention.head == "none" else ""
         parts.append(f"method {convention.method}{masked}{head}")
+    if convention.precision != "float32":
+        parts.append(f"layers in {convention.precision}")
     return "; ".join([*parts, convention.order])

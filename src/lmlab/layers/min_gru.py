@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.layers.recurrent_cells import CellState, RecurrentCell
+from lmlab.layers.recurrent_cells import CellState, RecurrentCell, lerp
 
 CandidateName = Literal["linear", "positive"]
 CHUNK = 8
@@ -38,7 +38,7 @@ class MinGRUCell(RecurrentCell):
             candidate = torch.where(candidate >= 0, candidate + 0.5, candidate.sigmoid())
         update = gate.sigmoid()
         if inputs.shape[1] == 1:
-            outputs = torch.lerp(state[0][:, None], candidate, update)
+            outputs = lerp(state[0][:, None], candidate, update)
         else:
             outputs = linear_scan((-gate).sigmoid(), update * candidate, state[0])
         return outputs, (outputs[:, -1],)

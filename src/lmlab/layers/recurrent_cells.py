@@ -129,6 +129,14 @@ class RecurrentCell(CausalMixer):
         )
 
 
+def lerp(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    """torch.lerp of tensors of several precisions, which autocast does not promote."""
+    if start.dtype == end.dtype == weight.dtype:
+        return torch.lerp(start, end, weight)
+    dtype = torch.promote_types(torch.promote_types(start.dtype, end.dtype), weight.dtype)
+    return torch.lerp(start.to(dtype), end.to(dtype), weight.to(dtype))
+
+
 class FusedCell(RecurrentCell):
     """A cell implemented by one of torch's fused kernels."""
 
@@ -297,7 +305,7 @@ class CoupledLSTMCell(RecurrentCell):
         for projected in self.from_input(inputs.transpose(0, 1)).unbind(0):
             summed = torch.addmm(projected, hidden, self.from_hidden)
             admit, show = summed[:, : 2 * width].sigmoid().chunk(2, dim=1)
-            cell = torch.lerp(cell, summed[:, 2 * width :].tanh(), admit)
+            cell = lerp(cell, summed[:, 2 * width :].tanh(), admit)
             hidden = show * cell.tanh()
             outputs.append(hidden)
         return torch.stack(outputs, 1), (hidden, cell)
@@ -341,7 +349,7 @@ class InputResetGRUCell(RecurrentCell):
             candidate = torch.addmm(
                 summed[:, -width:], reset * observed, self.candidate_from_input
             ).tanh()
-            hidden = torch.lerp(hidden, candidate, update)
+            hidden = lerp(hidden, candidate, update)
             outputs.append(hidden)
         return torch.stack(outputs, 1), (hidden,)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from lmlab.layers.block import Block, BlockState, CrossAttentionSource
+from lmlab.layers.block_execution import BlockRunner
 from lmlab.layers.kv_cache import SourceAssignment
 from lmlab.layers.position_subset import PositionSubset, UniqueInputs
 from lmlab.layers.relative_positions import PositionBias
@@ -18,7 +19,7 @@ LayerPass = list[Tensor]
 """The input of the first layer and the output of each, (B, T, W), in one pass of a stack."""
 
 
-class Stack(nn.Module):
+class Stack(BlockRunner):
     """Stack of blocks, repeated `times` times with shared parameters (ALBERT).
 
     Blocks may have different mixers. `bias` is added to the attention scores of all layers; `norm`
@@ -99,7 +100,9 @@ class Stack(nn.Module):
             if enabled:
                 layer_context = self.layer_context(context, layer)
                 keyed = None if content is None else content(layer, values)
-                values = block(values, layer_context, content=keyed, source=source)
+                values = self.execution.run(
+                    block, values, layer_context, content=keyed, source=source
+                )
             if after_layer is not None:
                 values = after_layer(layer, values)
             if enabled:
@@ -121,16 +124,18 @@ class Stack(nn.Module):
         With `unique`, `values` are the unique inputs (1, U, W), projected once by the first layer.
         All mixers must be attention.
         """
-        context, projected = self.biased(context), None
+        context, projected, run = self.biased(context), None, self.execution.run
         *lower_layers, (last, last_block) = self.layers()
         if unique is not None:
-            projected = unique.expand(lower_layers[0][1].project(values)) if lower_layers else None
+            if lower_layers:
+                projected = unique.expand(run(lower_layers[0][1].project, values))
             values = unique.expand(values)
         for layer, block in lower_layers:
-            values = block(values, self.layer_context(context, layer), projected=projected)
+            values = run(block, values, self.layer_context(context, layer), projected=projected)
             projected = None
         layer_context = self.layer_context(context.at_positions(targets.positions), last)
-        return self.finish(last_block(targets.gather(values), layer_context, content=values))
+        queries = targets.gather(values)
+        return self.finish(run(last_block, queries, layer_context, content=values))
 
     def step(
         self,
@@ -145,7 +150,9 @@ class Stack(nn.Module):
         layer_pass = self._new_pass(values, context)
         for state, (layer, block) in zip(states, self.layers(), strict=True):
             layer_context = self.layer_context(context, layer)
-            values, updated = block.step(values, layer_context, state, source_context)
+            values, updated = self.execution.run(
+                block.step, values, layer_context, state, source_context
+            )
             capture_hidden(layer_context, values)
             after.append(updated)
             if layer_pass is not None:
@@ -159,7 +166,8 @@ class Stack(nn.Module):
         """
         context = self.biased(context)
         for state, (layer, block) in zip(states, self.layers(), strict=True):
-            values = block.query(values, self.layer_context(context, layer), state)
+            layer_context = self.layer_context(context, layer)
+            values = self.execution.run(block.query, values, layer_context, state)
         return self.finish(values)
 
     def initial_states(
@@ -188,6 +196,8 @@ class Stack(nn.Module):
         return context.for_layer(f"layer {layer}", frozenset(disabled))
 
     def finish(self, values: Tensor) -> Tensor:
+        """The output of the stack: in float32, whatever the precision of the blocks."""
+        values = values.float() if self.execution.lowers_precision else values
         return values if self.norm is None else self.norm(values)
 
     # Ablation and recording ---------------------------------------------------------------------

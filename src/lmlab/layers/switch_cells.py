@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.errors import UserError
-from lmlab.layers.recurrent_cells import CellState, RecurrentCell
+from lmlab.layers.recurrent_cells import CellState, RecurrentCell, lerp
 
 MINIMAL_GRU_SWITCHES = (
     "gate-input",
@@ -131,7 +131,7 @@ class MinimalGRUCell(SwitchCell):
             if self.has(7):
                 reset = hidden if self.candidate_hidden is None else hidden * gate
                 candidate = _add_product(candidate_term, reset, self.candidate_hidden).tanh()
-                hidden = torch.lerp(hidden, candidate, gate) if self.has(6) else gate * candidate
+                hidden = lerp(hidden, candidate, gate) if self.has(6) else gate * candidate
             else:
                 hidden = hidden - gate * hidden
             yield (hidden,), gate
@@ -236,7 +236,7 @@ class MGRUCell(SwitchCell):
     def _join(self, gate: Tensor, candidate: Tensor, retained: Tensor) -> Tensor:
         """h' = (1-f)∘j [2] + f∘g [3] (+ f∘j without 5)."""
         if self.has(2, 3, 5):
-            return torch.lerp(retained, candidate, gate)
+            return lerp(retained, candidate, gate)
         if self.has(2):
             share = retained if not self.has(5) else retained - gate * retained
             return torch.addcmul(share, gate, candidate) if self.has(3) else share

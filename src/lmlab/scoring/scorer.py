@@ -20,6 +20,7 @@ from lmlab.core.tokenizer_protocol import TokenizerProtocol
 from lmlab.data.batches import group_by_length, pad_rows, preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
 from lmlab.data.readers import Example
+from lmlab.layers.model_placement import precision_of
 from lmlab.scoring.masked_text_scoring import score_masked_texts
 from lmlab.scoring.score_accumulator import ScoreAccumulator, ScoringRow, TokenChunk, token_chunks
 from lmlab.scoring.scoring_methods import is_masked, make_scoring_method, own_convention
@@ -177,6 +178,7 @@ class Scorer:
             state_carried=self.carried,
             max_length=self.cut,
             mean=self.mean,
+            precision=precision_of(self.system),
         )
         own_score = own_convention(self.system, layout_convention)
         return own_score if self.method is None else self.method.convention(own_score)

@@ -25,7 +25,7 @@ from lmlab.tasks.task import Row, Splits
 from lmlab.tasks.task_registry import find_task
 from lmlab.tasks.task_rows import count_unknown_words, is_corpus, read_splits, split_seed
 from lmlab.training.config import TrainingConfig, apply_settings, replace_budgets, with_budget
-from lmlab.training.distributed import exclusive_output
+from lmlab.training.distributed import exclusive_output, on_chosen_device
 from lmlab.training.run_config import RunConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel
 from lmlab.training.train import check_validation_split, resumes
@@ -103,6 +103,7 @@ FINETUNE_DEFAULTS = TrainingConfig(
 """The default training settings of a fine-tuning."""
 
 
+@on_chosen_device
 @exclusive_output
 @takes(FinetuneOptions)
 def finetune(run: Path | str, options: FinetuneOptions) -> FinetuneResult:
@@ -116,11 +117,14 @@ def finetune(run: Path | str, options: FinetuneOptions) -> FinetuneResult:
     track = check_trackers(options.track)
     task_type, folder = find_task(options.task), RunFolder(Path(options.out))
     task_type.check_options(frozen=options.frozen, long=options.long, judge=options.judge)
-    of_task, of_training = split_settings(options.settings or {}, task_type)
+    settings = dict(options.settings or {}) | options.training_settings()
+    of_task, of_training = split_settings(settings, task_type)
     see = f"lmlab settings --task {options.task}"
     config = apply_settings(FINETUNE_DEFAULTS, replace_budgets(of_training), see)
     config = replace(config, seed=options.seed)
     check_settings_apply(config, task_type)
+    if config.distributed == "fsdp":
+        raise UserError("--distributed fsdp applies to lmlab train; remove it.")
     config = with_budget(
         config,
         keep=of_training,

@@ -18,7 +18,7 @@ from lmlab.tasks.confidence_intervals import TaskMetrics
 from lmlab.tasks.task import Task
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import BatchLoader, FitData
-from lmlab.training.distributed import make_accelerator
+from lmlab.training.distributed import make_accelerator, place_training
 from lmlab.training.external_memory import load_external_memory
 from lmlab.training.loop import FitJob, ValidationMetric, fit_by_gradient
 from lmlab.training.run_config import RunConfig, lmlab_version
@@ -156,6 +156,7 @@ def fit_stage(
     `metric` selects the best weights instead of the loss; `track` gets the metrics too.
     """
     accelerator = make_accelerator()
+    place_training(system, config, accelerator)
     folder.create()
     held_out_split = next((name for name in ("validation", "test") if name in loaders), None)
     data = FitData(
@@ -168,7 +169,7 @@ def fit_stage(
     if title is not None:
         reporter.print_message(title)
     job = FitJob(
-        system=system.to(accelerator.device),
+        system=system,
         data=data,
         config=config,
         run=folder,

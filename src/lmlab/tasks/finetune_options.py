@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from lmlab.core.compute_options import TrainingComputeOptions
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
     BUDGET,
@@ -40,7 +41,7 @@ TaskData = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneOptions:
+class FinetuneOptions(TrainingComputeOptions):
     """On which task and rows a run is fine-tuned, how, and into which folder."""
 
     task: TaskName

@@ -27,6 +27,7 @@ from lmlab.core.manifest import check_files, write_manifest
 from lmlab.core.state import State, TensorState
 from lmlab.core.tensor_files import read_tensors, write_tensors
 from lmlab.core.untrusted_input import read_json_object
+from lmlab.training.sharding import shard_like
 
 
 @contextmanager
@@ -127,11 +128,12 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore the optimiser state from `optimizer_tensors`."""
+    """Restore the optimiser state from `optimizer_tensors`, sharded as its parameters are."""
     states: dict[int, dict[str, Tensor]] = {}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for name, value in tensors.items():
         number, _, entry = name.partition(".")
-        states.setdefault(int(number), {})[entry] = value
+        states.setdefault(int(number), {})[entry] = shard_like(value, parameters[int(number)])
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
 

@@ -10,6 +10,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from lmlab.core.compute_options import DistributedName, PrecisionName
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.switches import parse_switches
 from lmlab.core.untrusted_input import check_type
@@ -86,6 +87,15 @@ class TrainingConfig(DistillationConfig, ModuleReplacingConfig):
     bptt: int = field(default=35, metadata={"at_least": 1})
     """BPTT length: tokens per stream of contiguous text and batch (truncated backpropagation
     through time)."""
+    precision: PrecisionName = "float32"
+    """Precision inside Transformer and recurrent layers: float32, bfloat16 or, on a GPU, float16
+    with a scaled loss. Weights, losses and log-probabilities are float32 always."""
+    gradient_checkpointing: bool = False
+    """Gradient checkpointing: compute the activations of a layer again in the backward pass instead
+    of keeping them; less memory, about a third more time, the same gradients."""
+    distributed: DistributedName = "ddp"
+    """How several processes train one model: ddp (each has all weights; gradients are summed) or
+    fsdp (each has a part of the weights; see docs/devices.md)."""
     compile: bool = False
     """Whether to use torch.compile: a minute or more at first, then faster steps on some machines;
     needs a C++ compiler."""

@@ -9,22 +9,85 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from torch import Tensor, nn
 
 from lmlab.core.atomic_files import advising_resume, remove_leftovers, telling_disk_errors
 from lmlab.core.batch import Batch
+from lmlab.core.compute_options import ComputeOptions, computing_with, current_compute
+from lmlab.core.devices import cpu_threads, find_device, find_precision
+from lmlab.core.errors import UserError
 from lmlab.core.locks import FolderLock, lock_folder
 from lmlab.data.batches import shard_rows
+from lmlab.layers.block_execution import BlockExecution
+from lmlab.layers.model_placement import set_block_execution
+from lmlab.training.config import TrainingConfig
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 def make_accelerator() -> Accelerator:
-    """The available device, and the other processes where a launcher started several."""
-    on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    return Accelerator(cpu=on_cpu)
+    """The chosen device, and the other processes where a launcher started several.
+
+    Of several processes on GPUs each has its own, by its number on its node. The precision is
+    lmlab's own, per block, whatever `accelerate launch` was told.
+    """
+    device = find_device(current_compute().device)
+    processes = PartialState(cpu=device.type == "cpu")
+    if processes.num_processes == 1:
+        processes.device = device
+    elif device.index is not None:
+        raise UserError(
+            f"each of several processes takes a GPU of its own, not {device}; give cuda."
+        )
+    return Accelerator(mixed_precision="no")
+
+
+def on_chosen_device(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Train on the `device` that is given, with so many `threads`."""
+
+    @wraps(function)
+    def placed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        device, threads = kwargs.get("device"), kwargs.get("threads")
+        assert device is None or isinstance(device, str)
+        assert threads is None or isinstance(threads, int)
+        find_device(device)  # report a missing one before anything else
+        with cpu_threads(threads), computing_with(ComputeOptions(device=device)):
+            return function(*args, **kwargs)
+
+    return placed
+
+
+def check_distribution(fitting: str, config: TrainingConfig, *, alone: bool) -> None:
+    """A UserError where weights can't be sharded in this training.
+
+    `alone` says that the system is trained without a teacher or predecessor.
+    """
+    if config.distributed != "fsdp":
+        return
+    if fitting != "gradient":
+        raise UserError(
+            "--distributed fsdp applies to systems that are trained by gradients, and this one is "
+            "not; remove it."
+        )
+    if not alone:
+        raise UserError(
+            "--teacher and --predecessor do not apply to --distributed fsdp; remove it."
+        )
+    for name in ("average", "snapshot_epochs", "compile"):
+        if getattr(config, name):
+            raise UserError(f"{name} does not apply to --distributed fsdp; remove one of them.")
+
+
+def place_training(system: nn.Module, config: TrainingConfig, accelerator: Accelerator) -> None:
+    """Move a system to the training device, with the precision of its blocks and checkpointing."""
+    execution = BlockExecution(
+        dtype=find_precision(config.precision, accelerator.device),
+        checkpointing=config.gradient_checkpointing,
+    )
+    set_block_execution(system, execution)
+    system.to(accelerator.device)
 
 
 def lock_output(folder: Path, *, wait: float = 0.0) -> FolderLock:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmlab.core.errors import UserError
 from lmlab.core.state import State
@@ -32,9 +32,18 @@ from lmlab.training.distributed import (
     seed_step,
     shard_batch,
 )
-from lmlab.training.optimizers import LearningRateSchedule, build_optimizer
+from lmlab.training.optimizers import LearningRateSchedule, build_optimizer, set_learning_rate
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.run_folder import RunFolder
+from lmlab.training.sharding import (
+    ShardedLoss,
+    full_tensors,
+    is_sharded,
+    load_whole_state,
+    norm_of,
+    shard_system,
+    whole_weights,
+)
 from lmlab.training.snapshots import save_snapshot
 from lmlab.training.stopping import ValidationCourse, non_finite_error
 from lmlab.training.train_options import StoppingRule
@@ -105,19 +114,35 @@ class FitResult:
             )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Updates:
+    """What updates the weights, with a state of its own."""
+
+    model: nn.Module
+    """The system, or what shards it."""
+    optimizer: torch.optim.Optimizer
+    schedule: LearningRateSchedule
+    scaler: torch.amp.GradScaler
+
+
 def fit_by_gradient(job: FitJob) -> FitResult:
     """Minimise the loss by gradient descent, from the last checkpoint if there is one."""
     config, data, accelerator, reporter = job.config, job.data, job.accelerator, job.reporter
-    optimizer = build_optimizer(job.optimised, config)
-    model = accelerator.prepare_model(job.optimised, evaluation_mode=True)
-    optimizer = accelerator.prepare_optimizer(optimizer)
+    system = job.optimised.to(accelerator.device)
+    sharded = config.distributed == "fsdp" and accelerator.num_processes > 1
+    model = shard_system(system, accelerator) if sharded else system
+    compute_loss = model.loss if isinstance(model, ShardedLoss) else model
+    optimizer = build_optimizer(system, config)
+    # Scales the loss of float16, whose small gradients would become zero; nothing otherwise.
+    scaler = torch.amp.GradScaler(accelerator.device.type, enabled=config.precision == "float16")
     parameters = [p for p in job.optimised.parameters() if p.requires_grad]
     schedule, budget = LearningRateSchedule(config), Budget(config, data.train.batches_per_epoch())
-    progress, carried_state = restore_fit_checkpoint(job, optimizer, schedule)
+    updates = Updates(model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
+    progress, carried_state = restore_fit_checkpoint(job, updates)
     if budget.is_over(progress):
         if job.config.average and progress.averaged_at_step != progress.step:
             with reporter:  # the budget has become smaller than what was trained
-                finish_fit(job, progress, optimizer, schedule, carried_state)
+                finish_fit(job, progress, updates, carried_state)
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="nothing")
     course = ValidationCourse.of_run(
@@ -129,7 +154,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
     clock = TrainingClock(progress.seconds, clock=config.clock)
     last_loss, saved_at = None, progress.seconds
     start = {"epoch": progress.epoch, "position": progress.position}
-    monitor = UpdateMonitor(job.system, log_every=config.log_every)
+    monitor = None if sharded else UpdateMonitor(job.system, log_every=config.log_every)
     if config.compile:
         compile_loss(job.optimised)
     model.train()
@@ -148,32 +173,39 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             for full_batch in batches:
                 batch = shard_batch(full_batch, accelerator)
                 if batch is None:
+                    if isinstance(model, ShardedLoss):
+                        model.take_part(full_batch, generator)
                     continue
                 state = carried_state if batch.continues_previous else None
-                loss, state = model(batch, state=state, generator=generator)
-                accelerator.backward(loss.total)
+                loss, state = compute_loss(batch, state=state, generator=generator)
+                scaler.scale(loss.total).backward()
                 # Truncated BPTT: the state is carried to the next batch, its gradient is not.
                 carried_state = state.detach() if data.carries_state and state is not None else None
-                sums[:2] += torch.stack([loss.total.detach(), loss.count]).double().cpu()
+                sums[:2] += torch.stack([loss.total.detach(), loss.count]).cpu().double()
 
             # … and over processes; the main process's clock and stop requests are reduced along.
             sums[2:] = torch.tensor(
                 [signals.stop_requested, accelerator.is_main_process * clock.seconds()]
             )
             total, count, stop, progress.seconds = all_reduce_sum(sums, accelerator)
-            all_reduce_gradients(parameters, accelerator)
+            if not sharded:  # FSDP has summed them in the backward pass
+                all_reduce_gradients(parameters, accelerator)
+            scaler.unscale_(optimizer)
 
             # One division by the total count: never a mean of means.
             norm = clip_gradients(parameters, 1 / max(count, 1), config.grad_clip)
-            if not math.isfinite(total) or not math.isfinite(norm):
+            overflow = scaler.is_enabled() and not math.isfinite(norm)
+            if not math.isfinite(total) or not (math.isfinite(norm) or overflow):
                 reporter.write(NOT_FINITE, progress)
                 raise non_finite_error(progress, total, norm, config)
 
-            # Only a finite gradient updates the weights.
+            # Only a finite gradient updates the weights; an overflow of float16 halves its scale.
             rate = schedule.learning_rate_at(progress.step, budget.fraction_spent(progress))
             set_learning_rate(optimizer, rate)
-            monitor.record_before_step(progress.step + 1)
-            optimizer.step()
+            if monitor is not None:
+                monitor.record_before_step(progress.step + 1)
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad(set_to_none=True)
             seconds = clock.seconds() - started
             progress.advance(total, count, seconds, len(batches), budget.per_epoch)
@@ -184,7 +216,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
                 progress, budget, learning_rate=rate, norm=norm, flush=evaluating, monitor=monitor
             )
             if evaluating and data.held_out is not None:
-                last_loss = validate(job, data.held_out, progress, schedule)
+                last_loss = validate(job, data.held_out, progress, updates)
                 course.record(last_loss)
 
             if progress.position == 0 and progress.epoch in config.snapshot_epochs:
@@ -192,10 +224,10 @@ def fit_by_gradient(job: FitJob) -> FitResult:
 
             # A checkpoint holds all that the next step depends on.
             if budget.is_over(progress):
-                finish_fit(job, progress, optimizer, schedule, carried_state)
+                finish_fit(job, progress, updates, carried_state)
                 break
             if stop > 0 or course.ends or budget.checkpoint_due(progress, saved_at):
-                save_fit_checkpoint(job, progress, optimizer, schedule, carried_state)
+                save_fit_checkpoint(job, progress, updates, carried_state)
                 saved_at = progress.seconds
             if stop > 0 or course.ends:
                 break
@@ -212,8 +244,7 @@ def clip_gradients(parameters: list[torch.nn.Parameter], scale: float, clip: flo
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return 0.0
-    norms = torch.stack(torch._foreach_norm(gradients))
-    norm = float(torch.linalg.vector_norm(norms)) * scale
+    norm = norm_of(torch._foreach_norm(gradients)) * scale
     if clip and math.isfinite(norm) and norm > clip:
         scale = scale * clip / norm
     torch._foreach_mul_(gradients, scale)
@@ -228,19 +259,12 @@ def compile_loss(system: System) -> None:
     system.compile(dynamic=True)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every parameter group."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def validate(
-    job: FitJob, loader: BatchLoader, progress: Progress, schedule: LearningRateSchedule
-) -> float:
+def validate(job: FitJob, loader: BatchLoader, progress: Progress, updates: Updates) -> float:
     """Compute the held-out loss; on a validation split, save the weights if they are the best."""
     with job.system.refreshed():
-        validation = held_out_loss(job.system, loader, job.accelerator)
-        metrics = validation_metrics(job)
+        with whole_weights(updates.model):
+            validation = held_out_loss(job.system, loader, job.accelerator)
+            metrics = validation_metrics(job)
         job.reporter.report_validation(progress, validation, str(job.data.held_out_split), metrics)
         if (
             retrieved := retrieved_documents(job.system, loader)
@@ -249,7 +273,7 @@ def validate(
                 RETRIEVED_EVENT, progress, texts=retrieved, recall=index_recall(job.system)
             )
         if job.data.has_validation:
-            schedule.record_validation(validation.loss)
+            updates.schedule.record_validation(validation.loss)
             if progress.record_validation(validation.loss, selection_score(metrics)):
                 save_weights(job)
             if job.config.average and job.accelerator.is_main_process:
@@ -274,11 +298,7 @@ def selection_score(metrics: dict[str, float]) -> float | None:
 
 
 def finish_fit(
-    job: FitJob,
-    progress: Progress,
-    optimizer: torch.optim.Optimizer,
-    schedule: LearningRateSchedule,
-    carried_state: State | None,
+    job: FitJob, progress: Progress, updates: Updates, carried_state: State | None
 ) -> None:
     """End of training: average weights, write the last checkpoint, remove the averaged files.
 
@@ -287,7 +307,7 @@ def finish_fit(
     """
     if job.config.average:
         select_averaged_weights(job, progress)
-    save_fit_checkpoint(job, progress, optimizer, schedule, carried_state)
+    save_fit_checkpoint(job, progress, updates, carried_state)
     _discard_averaging_weights(job, after=0)
 
 
@@ -321,38 +341,42 @@ def _discard_averaging_weights(job: FitJob, *, after: int) -> None:
 def save_weights(job: FitJob, *, replace: bool = True) -> None:
     """Save the current weights as the run's; without `replace`, only if it has none."""
     # The main process decides alone: what the others see on disk depends on its timing.
-    if job.accelerator.is_main_process and (replace or not job.run.has_weights()):
+    wanted = job.accelerator.is_main_process and (replace or not job.run.has_weights())
+    if wanted or is_sharded(job.system):
         with job.system.refreshed():
-            job.run.save_weights(job.system)
+            weights = full_tensors(job.system.state_dict())
+        if wanted:
+            job.run.save_weights(weights)
     job.accelerator.wait_for_everyone()
 
 
 def save_fit_checkpoint(
-    job: FitJob,
-    progress: Progress,
-    optimizer: torch.optim.Optimizer,
-    schedule: LearningRateSchedule,
-    carried_state: State | None,
+    job: FitJob, progress: Progress, updates: Updates, carried_state: State | None
 ) -> None:
     """Write a checkpoint; the main process writes for all."""
     rows = gather_rows(state_to_tensors(carried_state), job.accelerator)
+    whole = job.accelerator.is_main_process or is_sharded(job.system)
+    weights = full_tensors(job.optimised.state_dict()) if whole else {}
+    moments = full_tensors(optimizer_tensors(updates.optimizer)) if whole else {}
     if job.accelerator.is_main_process:
         job.reporter.flush()  # the metrics up to this step are on disk before the checkpoint
         job.run.save_checkpoint(
             Checkpoint(
                 step=progress.step,
-                state={"progress": progress.state(), "schedule": schedule.state()},
-                model=job.optimised.state_dict(),
-                optimizer=optimizer_tensors(optimizer),
+                state={
+                    "progress": progress.state(),
+                    "schedule": updates.schedule.state(),
+                    "scaler": updates.scaler.state_dict(),
+                },
+                model=weights,
+                optimizer=moments,
                 recurrent_state=rows,
             )
         )
     job.accelerator.wait_for_everyone()
 
 
-def restore_fit_checkpoint(
-    job: FitJob, optimizer: torch.optim.Optimizer, schedule: LearningRateSchedule
-) -> tuple[Progress, State | None]:
+def restore_fit_checkpoint(job: FitJob, updates: Updates) -> tuple[Progress, State | None]:
     """Restore the last checkpoint, if there is one, and drop later metrics."""
     checkpoint = job.run.load_checkpoint(job.reporter.print_message)
     if checkpoint is None:
@@ -360,9 +384,10 @@ def restore_fit_checkpoint(
         job.reporter.begin(after=0)
         return Progress(), None
     with restoring(job.run.checkpoints_folder):
-        job.optimised.load_state_dict(checkpoint.model)
-        restore_optimizer(optimizer, checkpoint.optimizer)
-        schedule.restore(checkpoint.state["schedule"])
+        load_whole_state(job.optimised, checkpoint.model)
+        restore_optimizer(updates.optimizer, checkpoint.optimizer)
+        updates.schedule.restore(checkpoint.state["schedule"])
+        updates.scaler.load_state_dict(checkpoint.state.get("scaler", {}))
         progress = Progress.restored(checkpoint.state["progress"])
     job.reporter.begin(after=checkpoint.step)
     recurrent_state: dict[str, Tensor] = local_rows(checkpoint.recurrent_state, job.accelerator)

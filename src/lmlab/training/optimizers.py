@@ -121,3 +121,9 @@ class LearningRateSchedule:
         """Restore the state of a checkpoint; a ValueError where it is invalid."""
         for name, value in checked_numbers(state, self.state()).items():
             setattr(self, name, value)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of every parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from lmlab.core.atomic_files import inner_folder, json_bytes, telling_disk_errors, write_json
 from lmlab.core.card import Card
@@ -162,6 +162,7 @@ class RunFolder:
         extra_files: Mapping[str, bytes] | None = None,
         weights: System | None = None,
         new_run: bool = True,
+        device: torch.device | None = None,
     ) -> None:
         """Write all files that loading needs, config.json last, as it makes the folder a run.
 
@@ -169,7 +170,7 @@ class RunFolder:
         name. Without `weights` those follow by `save_weights`. A resumed run is not a `new_run`.
         """
         self.create()
-        self.write_environment()
+        self.write_environment(device)
         contents = {TOKENIZER: tokenizer.to_bytes()}
         if source_tokenizer is not None:
             contents[SOURCE_TOKENIZER] = source_tokenizer.to_bytes()
@@ -183,8 +184,8 @@ class RunFolder:
         contents[CONFIG] = json_bytes(config.to_json())
         write_files(self.path, contents, parts=PARTS, fresh=new_run)
 
-    def write_environment(self) -> None:
-        """Write environment.json: platform and package versions, for reproduction."""
+    def write_environment(self, device: torch.device | None = None) -> None:
+        """Write environment.json: platform, device and package versions, for reproduction."""
         packages = ("torch", "numpy", "tokenizers", "safetensors", "accelerate")
         write_json(
             self.environment,
@@ -196,13 +197,14 @@ class RunFolder:
                 "instructions": torch.backends.cpu.get_cpu_capability(),
                 "cores": os.cpu_count(),
                 "threads": torch.get_num_threads(),
+                "device": str(device or torch.device("cpu")),
                 "packages": {name: version(name) for name in packages},
             },
         )
 
-    def save_weights(self, system: nn.Module) -> None:
-        """Write model.safetensors atomically."""
-        contents = {WEIGHTS: tensor_bytes(system.state_dict())}
+    def save_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Write model.safetensors atomically, from the state dict of a system."""
+        contents = {WEIGHTS: tensor_bytes(dict(weights))}
         write_files(self.path, contents, parts=PARTS)
 
     def has_weights(self) -> bool:

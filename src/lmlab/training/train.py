@@ -12,6 +12,7 @@ from accelerate import Accelerator
 
 from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.card import Card
+from lmlab.core.devices import find_precision
 from lmlab.core.errors import UserError
 from lmlab.core.failure_record import recording_failure
 from lmlab.core.options import takes
@@ -24,7 +25,14 @@ from lmlab.data.raw_text import raw_text_warning
 from lmlab.training.config import TrainingConfig
 from lmlab.training.corpus_setup import RunTokenizers, open_training_corpus, prepare_tokenizers
 from lmlab.training.data_loaders import TrainingData, training_data
-from lmlab.training.distributed import exclusive_output, main_process_first, make_accelerator
+from lmlab.training.distributed import (
+    check_distribution,
+    exclusive_output,
+    main_process_first,
+    make_accelerator,
+    on_chosen_device,
+    place_training,
+)
 from lmlab.training.external_memory import ExternalMemory, resolve_external_memory
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import FitJob, FitResult, ValidationMetric
@@ -75,6 +83,7 @@ class TrainingResult:
     """Whether training losses compare with held-out ones; else they are of another kind."""
 
 
+@on_chosen_device
 @exclusive_output
 @takes(TrainOptions)
 def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingResult:
@@ -97,6 +106,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
     memory_specs = {"documents": options.documents, "knowledge": options.knowledge}
     check_required_inputs(card, base=options.base, encoder=options.encoder, **memory_specs)
     overrides = dict(options.settings or {}) | objective_setting(card, options.objective)
+    overrides |= options.training_settings()
     budget = {"epochs": options.epochs, "steps": options.steps, "minutes": options.minutes}
     resumed = run.resumed_config() if resumes(run, options.resume) else None
     accelerator.wait_for_everyone()  # all have checked before the first one writes
@@ -122,6 +132,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         memories = resolve_external_memory(card, memory_specs, recorded, run.memory)
     else:
         memories, memory_specs = origins.continued.memories, origins.continued.memory_specs
+    find_precision(plan.training.precision, accelerator.device)  # raises before slow work
     opened = open_training_corpus(
         options.data, resumed, plan.training, seed=options.data_seed, errors=options.errors
     )
@@ -154,7 +165,10 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
         )
     _check_data(prepared, plan, accelerator)
     model = _build_model(plan, opened.corpus, tokenizers, prepared, origins, memories)
-    model.to(accelerator.device)
+    check_distribution(
+        model.fitting, plan.training, alone=options.teacher is None and options.predecessor is None
+    )
+    place_training(model, plan.training, accelerator)
     for other in origins.models:
         other.system.to(accelerator.device)
     if model.needs_mixed_lengths:
@@ -171,6 +185,7 @@ def train(system: str | Path | ModuleType, options: TrainOptions) -> TrainingRes
             source_tokenizer=tokenizers.sources,
             memories=memories,
             new_run=resumed is None,
+            device=accelerator.device,
         )
     reporter = Reporter(
         run.metrics,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from lmlab.core.compute_options import TrainingComputeOptions
 from lmlab.core.options import Option
 from lmlab.core.shared_options import (
     BUDGET,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
+class TrainOptions(TrainingComputeOptions):
     """What is trained on what, into which folder and for how long."""
 
     data: Annotated[

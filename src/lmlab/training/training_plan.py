@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 CHANGEABLE_ON_RESUME = frozenset(
-    {*BUDGETS, "patience", "log_every", "checkpoint_minutes", "checkpoint_steps", "evaluate_every"}
+    {
+        *BUDGETS,
+        "patience",
+        "log_every",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "evaluate_every",
+        "gradient_checkpointing",
+        "distributed",
+    }
 )
 """Training settings that may differ on resuming."""
 

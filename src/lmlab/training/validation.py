@@ -65,7 +65,7 @@ def _loss_and_count(
     """Negative log-likelihood of a batch (or its loss), its count, and the state after it."""
     if isinstance(system, LogProb) and system.validation_metric == "log_prob":
         score = system.log_prob(batch, state=state, generator=generator)
-        return torch.tensor([-score.totals.double().sum().item(), batch.count]), score.state
+        return torch.tensor([-score.totals.cpu().double().sum().item(), batch.count]), score.state
     assert isinstance(system, TrainableSystem)
     loss, next_state = system.held_out_loss(batch, state=state, generator=generator)
     loss = loss.parts.get(system.validation_metric, loss)

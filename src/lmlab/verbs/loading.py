@@ -7,6 +7,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from lmlab.core.compute_options import (
+    ComputeOptions,
+    PrecisionName,
+    computing_with,
+    current_compute,
+)
 from lmlab.core.errors import UserError
 from lmlab.core.untrusted_input import check_path
 from lmlab.verbs.language_model import LanguageModel
@@ -93,6 +99,9 @@ def load(
     system: Path | str | ModuleType | None = None,
     language: str | None = None,
     verify: bool = True,
+    device: str | None = None,
+    precision: PrecisionName | None = None,
+    threads: int | None = None,
 ) -> LanguageModel:
     """Load a trained model from a run's folder, ready to score and generate.
 
@@ -108,6 +117,10 @@ def load(
     A run's files are checked against the hashes in manifest.json, which detects damage, not
     forgery; `verify=False` skips that. Non-finite weights are always rejected.
 
+    `device` is auto (a CUDA GPU if there is one, else the CPU), cpu, cuda, cuda:1 or mps; where the
+    run was trained does not matter. `precision` is that of Transformer and recurrent layers, and
+    every score's convention says it. `threads` is the CPU's number of threads in this process.
+
     >>> lmlab.load("runs/ngram").card.family
     'counting'
     """
@@ -119,7 +132,13 @@ def load(
     check_path(run, "a run")
     if system is not None:
         register(system)
-    with verification(verify):
+    current = current_compute()
+    options = ComputeOptions(
+        device=current.device if device is None else device,
+        precision=current.precision if precision is None else precision,
+        threads=current.threads if threads is None else threads,
+    )
+    with verification(verify), computing_with(options):
         model = LanguageModel(load_model(run))
     if language is not None:
         require(model.system, Multilingual, "--language").use_language(language)

@@ -209,7 +209,7 @@ class MultihopQA(Task):
         }
         dropped = training.train_reader(rows)
         training.train_graph_network(rows)
-        job.folder.save_weights(training.system)
+        job.folder.save_weights(training.system.state_dict())
         split = evaluation_split(rows)
         answers = answer_questions(training.system, training.encoder, rows[split])
         result = job.result(
