@@ -25,6 +25,7 @@ from lmlab.serve.serving_options import ServingOptions
 from lmlab.serve.verb_routes import add_verb_routes
 from lmlab.verbs.language_model import LanguageModel
 
+UNREADABLE = "the body must be a JSON object, of Content-Type: application/json."
 Services = Mapping[str, ModelService]
 
 
@@ -106,7 +107,7 @@ def _add_error_handlers(app: FastAPI) -> None:
             404: f"there is nothing at {path[:100]}; see /openapi.json.",
             405: f"{request.method} does not apply to {path[:100]}; see /openapi.json.",
         }
-        sentence = sentences.get(error.status_code, str(error.detail))
+        sentence = sentences.get(error.status_code, UNREADABLE)
         answer = error_answer(RequestError(error.status_code, sentence))
         answer.headers.update(error.headers or {})
         return answer
@@ -130,7 +131,7 @@ def validation_error(errors: Any) -> RequestError:
     if first["type"] == "extra_forbidden" and name is not None:
         return RequestError(400, f"there is no field {name!r}; remove it.", param=name)
     if first["type"] == "json_invalid" or name is None or not isinstance(names[0], str):
-        return RequestError(400, "the body must be a JSON object; see /openapi.json.")
+        return RequestError(400, UNREADABLE)
     if first["type"] == "missing":
         return RequestError(400, f"{name} is missing; give it.", param=name)
     if name in FORMS:
