@@ -18,6 +18,7 @@ from lmlab.core.distribution import Categorical, inverse_cdf
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.protocols import Decoder
+from lmlab.core.state import State
 from lmlab.inference.decoding import next_distribution
 from lmlab.sampling.decoding import MAX_NUMBERS, apply_filters, make_filters
 
@@ -110,7 +111,7 @@ def _decode_group(system: Decoder, rows: Sequence[PromptRow]) -> None:
 
 
 def _next_tokens(
-    system: Decoder, state: object, rows: Sequence[PromptRow], step: int
+    system: Decoder, state: State, rows: Sequence[PromptRow], step: int
 ) -> list[PredictedToken]:
     """The token of each row at this position: its prompt's, or a chosen one."""
     predicting = [index for index, row in enumerate(rows) if row.predicts(step)]

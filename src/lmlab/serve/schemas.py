@@ -1,6 +1,6 @@
 """Bodies of requests, which also are the OpenAPI description."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
@@ -9,7 +9,9 @@ from lmlab.scoring.scoring_options import ScoringMethodName
 
 Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 Texts = Annotated[list[StrictStr], Field(min_length=1, fail_fast=True)]
-Prompts = StrictStr | Ids | Texts | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
+Prompts: TypeAlias = (
+    StrictStr | Ids | Texts | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
+)
 Seed = Annotated[StrictInt, Field(ge=0, le=MAX_SEED)]
 MAX_ALTERNATIVES = 20
 MAX_WIDTH = 64

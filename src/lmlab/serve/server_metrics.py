@@ -66,7 +66,8 @@ class ServerMetrics:
 
     def text(self) -> bytes:
         """In Prometheus's text format."""
-        return generate_latest(self.registry)
+        text: bytes = generate_latest(self.registry)
+        return text
 
 
 class _Merged:
@@ -92,4 +93,5 @@ def merge_metrics(texts: Mapping[str, str]) -> bytes:
     """The metrics of several workers in one text."""
     registry = CollectorRegistry()
     registry.register(_Merged(texts))
-    return generate_latest(registry)
+    merged: bytes = generate_latest(registry)
+    return merged

@@ -127,7 +127,7 @@ def _announce(listener: socket.socket) -> None:
 def announced_server(uvicorn: Any, config: Any, announce: Callable[[], None]) -> Any:
     """A server that says when it has started."""
 
-    class Server(uvicorn.Server):  # type: ignore[misc]
+    class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             announce()

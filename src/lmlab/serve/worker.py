@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 from typing import Any
 
 from lmlab.core.child_processes import ParentPipe
@@ -62,4 +61,4 @@ def _serve(settings: dict[str, Any], say: Any) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
