@@ -22,6 +22,9 @@ from lmlab.serve.worker_client import (
 )
 from lmlab.serve.worker_processes import Worker, WorkerProcesses
 
+OWN_HEADERS = frozenset((b"cache-control", b"date", b"x-content-type-options"))
+"""Headers that the front gives every answer itself."""
+
 
 def create_front(workers: WorkerProcesses, options: ServingOptions, access: Access) -> ASGIApp:
     """An application that passes requests on; host, origin, key and size are checked before."""
@@ -100,11 +103,12 @@ def forwarded_request(scope: Message, body: bytes) -> ForwardedRequest:
 
 async def _relay(answer: WorkerAnswer, send: Send) -> None:
     """Pass an answer on: whole, so that it can still become a 503, or a stream part by part."""
-    start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
+    headers = [pair for pair in answer.headers if pair[0] not in OWN_HEADERS]
+    start = {"type": "http.response.start", "status": answer.status, "headers": headers}
     if not answer.streamed:
         body = await answer.body()
         length = (b"content-length", str(len(body)).encode())
-        await send(start | {"headers": [*answer.headers, length]})
+        await send(start | {"headers": [*headers, length]})
         await send({"type": "http.response.body", "body": body})
         return
     await send(start)
