@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from lmlab.core.errors import UserError
 from lmlab.core.options import Argument, takes
-from lmlab.serve.access import make_access
 from lmlab.serve.serving_options import ServingOptions
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ def serve(
     then a key is needed. Several `workers` are processes that load the models each; if one ends,
     its requests get the status 503 and another takes its place.
     """
+    from lmlab.serve.access import make_access
     from lmlab.verbs.loading import check_list
 
     check_list(runs, "serve")
