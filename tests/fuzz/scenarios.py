@@ -41,6 +41,7 @@ SCENARIOS: dict[str, tuple[Scenario, ...]] = {
     "systems": (Scenario(arguments=(), options=("--json",)),),
     "find": tuple(Scenario(arguments=(word,)) for word in ("lstm", "attention", "nce", "bert")),
     "demo": (Scenario(arguments=("--help",)),),
+    "serve": (Scenario(arguments=("--help",)),),
     "runs list": tuple(
         Scenario(arguments=(folder,), options=_words("--where --sort --columns --json --rebuild"))
         for folder in ("{world}", "{world}/lstm")

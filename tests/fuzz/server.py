@@ -71,8 +71,8 @@ def prepare() -> None:
     import lmlab
 
     for result in pkgutil.walk_packages(lmlab.__path__, "lmlab."):
-        # lm-eval is an extra that is not installed here, and __main__ would start a command.
-        if not result.name.endswith((".lm_eval", ".__main__")):
+        # Extras that are not installed here; __main__ would start a command.
+        if not result.name.endswith((".lm_eval", ".__main__")) and ".serve." not in result.name:
             importlib.import_module(result.name)
     for name in ("faiss", "bm25s", "matplotlib.pyplot", "sacrebleu"):
         try:

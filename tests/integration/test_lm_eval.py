@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.serving import running_server
 
 import lmlab
 from lmlab.core.errors import UserError
@@ -29,6 +30,13 @@ PAIRS = [
     ("", "a big dog ran"),
     ("the cat sat on the", " old tree"),
 ]
+
+
+class Instance(SimpleNamespace):
+    """A request as lm-eval's clients of a server take it."""
+
+    def __init__(self, kind: str, arguments: tuple) -> None:
+        super().__init__(request_type=kind, args=arguments)
 
 
 def make_requests(*arguments: tuple) -> list[SimpleNamespace]:
@@ -245,6 +253,38 @@ def test_lm_eval_runs_its_tasks_on_a_run(folder, tasks):
     )
     assert results["lmlab_writing"]["exact_match,none"] == pytest.approx(exact / 3)
     assert 0 < right <= 3
+
+
+def test_local_completions_give_the_numbers_of_the_adapter(folder, tasks, monkeypatch):
+    """lm-eval's client of OpenAI's interface, with our server and an exported tokenizer."""
+    pytest.importorskip("fastapi", reason="serving is an extra: run make test-integration")
+    import lm_eval
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+    from lm_eval.tasks import TaskManager
+
+    lmlab.export_hf(folder / "gpt", folder / "gpt-hf")
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    model = lmlab.load(folder / "gpt")
+    adapter = LmlabLM(model)
+    manager = TaskManager(include_path=str(tasks), include_defaults=False)
+    chosen = {"tasks": ["lmlab_choice", "lmlab_writing"], "task_manager": manager}
+    with running_server(folder / "gpt", environment={"LMLAB_API_KEY": "key"}) as server:
+        client = LocalCompletionsAPI(
+            base_url=f"{server.url}/v1/completions",
+            model="gpt",
+            tokenizer=str(folder / "gpt-hf"),
+            tokenizer_backend="huggingface",
+            max_length=60,
+            batch_size=2,
+        )
+        served = client.loglikelihood([Instance("loglikelihood", pair) for pair in PAIRS])
+        remote = lm_eval.simple_evaluate(client, bootstrap_iters=0, **chosen)["results"]
+    expected = adapter.loglikelihood(make_requests(*PAIRS))
+    assert [total for total, _ in served] == pytest.approx([t for t, _ in expected], abs=1e-5)
+    assert [greedy for _, greedy in served] == [greedy for _, greedy in expected]
+    local = lm_eval.simple_evaluate(adapter, bootstrap_iters=0, **chosen)["results"]
+    for task, metric in (("lmlab_choice", "acc,none"), ("lmlab_writing", "exact_match,none")):
+        assert remote[task][metric] == pytest.approx(local[task][metric])
 
 
 @pytest.mark.slow

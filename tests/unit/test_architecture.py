@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("inspection", "objective_figures", "diagnosis", "reports", "experiments", "run_store"),
     ("conformance",),
     ("verbs",),
+    ("serve",),
     ("cli",),
     ("__init__", "__main__"),
 )

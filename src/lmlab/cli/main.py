@@ -37,6 +37,7 @@ from lmlab.cli import (
     runs,
     sample,
     score,
+    serve,
     show_objective,
     sweep,
     train,
@@ -116,6 +117,7 @@ app.command("export-hf")(import_export.export_hf)
 app.command("import-hf")(import_export.import_hf)
 app.add_typer(index_app, name="index")
 app.command("words")(words.words)
+app.command("serve")(serve.serve)
 app.command("demo")(train.demo)
 
 

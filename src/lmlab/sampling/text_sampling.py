@@ -53,7 +53,7 @@ def sample_texts(model: TrainedModel, options: SampleOptions) -> list[GeneratedT
     """Generate texts with a trained model; the same seed gives the same texts."""
     chosen = _checked(options)
     ids = list(encode_prefix(check_text(options.prefix, "the prefix"), model.tokenizer).ids)
-    condition = _source_batch(model, options.source)
+    condition = source_batch(model, options.source)
     generated = _generate(model.system, options, ids, condition, chosen)
     return [_generated_text(sequence, model.tokenizer) for sequence in generated]
 
@@ -84,7 +84,7 @@ def _checked(options: SampleOptions) -> dict[str, Any]:
     return given
 
 
-def _source_batch(model: TrainedModel, source: str | None) -> Batch | None:
+def source_batch(model: TrainedModel, source: str | None) -> Batch | None:
     """The source as a batch of one row; a UserError if the model does not take one."""
     card, config = model.card, model.config
     if source is not None:

@@ -89,6 +89,7 @@ RENAMED = {
     "metric": "metrics",
     "check": "checks",
     "format": "formats",
+    "allowed_host": "allowed_hosts",
 }
 """Flags in the singular or shorter than the parameter, which takes several values."""
 DEFAULT_COMMANDS = {"runs list": "runs"}
