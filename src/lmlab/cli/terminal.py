@@ -60,9 +60,11 @@ def terminal(
 
     def decorate(body: Body) -> Body:
         own = signature(body, eval_str=True).parameters.values()
-        of_verb = [_parameter(option) for option in declared.values()]
         computes = any(p.annotation == RunArgument for p in own) if loads is None else loads
         computing = declared_options(ComputeOptions) if computes else []
+        for option in computing:  # of a verb that takes them itself as well
+            declared.pop(option.name, None)
+        of_verb = [_parameter(option) for option in declared.values()]
         of_body = [
             _own_parameter(parameter)
             for parameter in own

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,7 +134,9 @@ def _run(
 
     check_path(file, "file")
     check_path(out, "out")
-    check_whole_number("threads", options.threads)
+    compute = options.compute()
+    check_whole_number("threads", compute.threads)
+    assert compute.threads is not None
     check_whole_number("chunk_bytes", options.chunk_bytes)
     check_errors(options.errors)
     kind = OPERATIONS[operation]
@@ -144,7 +146,7 @@ def _run(
     for location in (job.input, job.out):
         storage.check_shared(location, alone=alone)
     folder = storage.local_path(job.parts)
-    executor = options.executor or make_executor(options, threads=options.threads, folder=folder)
+    executor = options.executor or make_executor(options, threads=compute.threads, folder=folder)
     return run_file(job, rows_format, executor, options.report, sources=kind.sources)
 
 
@@ -178,7 +180,7 @@ def _job(
         out=storage.absolute(out),
         errors=check_errors(options.errors),
         chunk_bytes=options.chunk_bytes,
-        threads=options.threads,
+        compute=asdict(options.compute()),
         language=options.language,
         verify=verifies(),
         system_files=[str(s.file) for s in systems if isinstance(s.origin, FileOrigin)],

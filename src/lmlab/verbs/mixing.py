@@ -62,7 +62,8 @@ def mix(
     and next-token distributions (n-grams, recurrent networks, Transformers, other mixtures).
 
     >>> result = lmlab.mix(["runs/ngram", "runs/window"], out="runs/mixed")
-    >>> round(sum(result.weights), 6), result.figures[0].mixture < min(result.figures[0].runs) + 1e-6
+    >>> [figures] = result.figures[:1]
+    >>> round(sum(result.weights), 6), figures.mixture < min(figures.runs) + 1e-6
     (1.0, True)
     >>> lmlab.load("runs/mixed").score(["the cat sleeps"])[0].kind
     'exact'

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from lmlab.core.compute_options import ComputeOptions, computing_with
 from lmlab.core.errors import UserError
 from lmlab.core.manifest import verification
 from lmlab.core.protocols import Multilingual, require
@@ -63,7 +64,9 @@ def run_chunk(payload: Mapping[str, Any], quiet: bool) -> TaskOutcome:
     del quiet  # it prints nothing
     job, number = FileJob(**payload["job"]), int(payload["number"])
     chunk = Chunk(*payload["chunk"])
-    with thread_count(job.threads):
+    compute = ComputeOptions(**job.compute)
+    assert compute.threads is not None
+    with thread_count(compute.threads), computing_with(compute):
         try:
             write_part(job, number, chunk)
         except UserError as error:

@@ -45,7 +45,8 @@ class FileJob:
     out: str
     errors: Errors
     chunk_bytes: int
-    threads: int
+    compute: Mapping[str, Any]
+    """Device, precision and threads of each process, the fields of `ComputeOptions`."""
     language: str | None = None
     """Of the texts, for a system with language embeddings."""
     verify: bool = True
@@ -89,7 +90,7 @@ class FileJob:
             **{name.replace("_", "-"): value for name, value in self.options.items()},
             "errors": self.errors,
             "chunk-bytes": self.chunk_bytes,
-            "threads": self.threads,
+            **self.compute,
             "language": self.language,
         }
 

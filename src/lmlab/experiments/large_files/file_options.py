@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from lmlab.core.compute_options import ComputeOptions, current_compute
 from lmlab.core.options import Option
 from lmlab.core.shared_options import Errors, no_progress
 from lmlab.experiments.executor_options import ExecutorOptions
@@ -18,8 +19,11 @@ PANEL = "Large files (--out)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileOptions(ExecutorOptions):
-    """How a large file is divided, and where its chunks are worked on."""
+class FileOptions(ExecutorOptions, ComputeOptions):
+    """How a large file is divided, and where its chunks are worked on.
+
+    Each process has one thread unless `threads` says otherwise: the last digits depend on it.
+    """
 
     jobs: Annotated[
         int | None,
@@ -36,9 +40,6 @@ class FileOptions(ExecutorOptions):
             panel=PANEL,
         ),
     ] = CHUNK_BYTES
-    threads: Annotated[
-        int, Option("CPU threads of each process, on which the last digits depend.", panel=PANEL)
-    ] = 1
     errors: Errors = "strict"
     language: str | None = None
     """Of the texts, for a system with language embeddings (xlm)."""
@@ -46,3 +47,12 @@ class FileOptions(ExecutorOptions):
     """Where the chunks are worked on, if not as `jobs` and `on` say."""
     report: Callable[[str, int, int], None] = no_progress
     """Called with what is done, the chunks done and their number."""
+
+    def compute(self) -> ComputeOptions:
+        """The device, precision and threads of each process: these, else those of the command."""
+        current = current_compute()
+        return ComputeOptions(
+            device=self.device or current.device,
+            precision=self.precision or current.precision,
+            threads=self.threads or current.threads or 1,
+        )
