@@ -181,3 +181,15 @@ def test_quoted_table_of_distillation_is_that_of_the_record(monkeypatch) -> None
     records = record(distillation.SHORT.record)
     assert len(records) == len(distillation.SYSTEMS) * (1 + 3 * len(distillation.METHODS))
     assert distillation.table(records) in page("distillation.md")
+
+
+def test_quoted_alignment_of_xlm_is_that_of_the_records() -> None:
+    text = page("translation.md")
+    for variant, label in (
+        ("untrained", "untrained"),
+        ("mlm", "`translation_share=0`, 6 epochs"),
+        ("mlm+tlm", "`translation_share=0.5`, 4 epochs, which show as many tokens"),
+    ):
+        layers = record(f"xlm/{variant}.epochs6.seed0.json")["retrieval"]
+        figures = " | ".join(f"{100 * layer['centred de-en']:.1f}" for layer in layers)
+        assert f"| {label} | {figures} |" in text
