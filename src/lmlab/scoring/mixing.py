@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from lmlab.core.atomic_files import new_folder
 from lmlab.core.errors import UserError
 from lmlab.core.locks import held_lock
+from lmlab.core.notebook import NotebookRecord
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.score import SCORE_KINDS
 from lmlab.core.system_protocols import StepSystem
@@ -79,7 +81,7 @@ class MixFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixResult:
+class MixResult(NotebookRecord):
     """A mixture that was made."""
 
     path: Path
@@ -99,6 +101,17 @@ class MixResult:
     def as_dict(self) -> dict[str, object]:
         """A JSON-serialisable dict."""
         return asdict(self) | {"path": str(self.path)}
+
+    def table_rows(self) -> Iterator[Mapping[str, Any]]:
+        """The runs with their weights and losses in nats per token, and the mixture last."""
+        for index, run in enumerate(self.runs):
+            row = {"model": run.name, "system": run.system, "weight": run.weight}
+            yield row | {f"{f.split} loss": f.runs[index] for f in self.figures}
+        row = {"model": self.path.name, "system": "mix", "weight": None}
+        yield row | {f"{f.split} loss": f.mixture for f in self.figures}
+
+    def html_notes(self) -> Sequence[str]:
+        return self.notes
 
 
 def mix_models(

@@ -12,6 +12,8 @@ from functools import cached_property
 from typing import Any, TextIO
 
 from lmlab.core.errors import UserError, escape_csv_cell
+from lmlab.core.html import Html
+from lmlab.core.notebook import NotebookRecord, rows_html
 from lmlab.core.score import Score, ScoreKind
 from lmlab.core.word_scores import Span, WordScore, word_scores
 
@@ -140,7 +142,7 @@ def wide_column(model: str, kind: ScoreKind) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreTable:
+class ScoreTable(NotebookRecord):
     """Texts under several models: rows by word, long or wide."""
 
     models: tuple[str, ...]
@@ -156,6 +158,14 @@ class ScoreTable:
     def wide_rows(self) -> list[dict[str, Any]]:
         """A row for each text and word, a column for each model; see `ScoredText.wide_rows`."""
         return [row for text in self.texts for row in text.wide_rows()]
+
+    def table_rows(self) -> Iterator[Mapping[str, Any]]:
+        """The rows as pandas gets them."""
+        return (vars(row) for row in self.rows())
+
+    def html_body(self) -> Html:
+        """A line for each word, with its surprisal under each model."""
+        return rows_html(self.wide_rows())
 
     def write_csv(self, file: TextIO, *, wide: bool = False, raw: bool = False) -> None:
         """Write the rows as CSV; see `write_word_csv`."""

@@ -75,6 +75,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     pair = {"sentence_good": f"a {HOSTILE}", "sentence_bad": "b b", "UID": HOSTILE}
     (folder / "pairs.jsonl").write_text(json.dumps(pair), encoding="utf-8")
     model = lmlab.load(first)
+    mixed = tmp_path_factory.mktemp("mixtures") / "mixed"
     sweep = Sweep(
         path=folder,
         systems=("gru",),
@@ -124,6 +125,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         "scores": model.score([f"a {HOSTILE}", f"b {HIDDEN}"]),
         "score": model.score([f"{HOSTILE} b"])[0],
         "summary": model.summary([HOSTILE]),
+        "table": lmlab.score([first, second], [f"a {HOSTILE}"], no_end=True),
+        "mixture": lmlab.mix([first, second], data=folder / "corpus.txt", out=mixed),
         "comparison": lmlab.compare([first, second], data=folder / "corpus.txt"),
         "inspection": lmlab.inspect([first], texts=[f"a {HOSTILE}"], out=folder / "figures"),
         "objective": lmlab.show_objective("gpt", text=f"a {HOSTILE}"),
@@ -144,6 +147,8 @@ EXPECTED: Mapping[str, tuple[str, ...]] = {
     "scores": (HOSTILE, "\\u202e", "exact", "start token given", "unknown ones are underlined"),
     "score": (HOSTILE, "nats", "exact: the model's own log-probability"),
     "summary": ("perplexity", "nats per token"),
+    "table": (HOSTILE, "order-2", "order-3"),
+    "mixture": ("order-2", "order-3", "mixed", "report figures on other text"),
     "comparison": ("order-2", "order-3", "perplexity", "95 % interval"),
     "inspection": ("surprisal", f"“a {HOSTILE}”"),
     "objective": ("targets",),
@@ -194,6 +199,10 @@ def test_rows_of_tables(records: Mapping[str, Any]) -> None:
     assert [row["difference"] for row in records["ablation"].table_rows()] == [None, 2.0]
     [listed, _] = records["runs"].table_rows()
     assert (listed["run"], listed["system"], listed["order"]) == ("order-2", "ngram", 2)
+    assert [row["word"] for row in records["table"].table_rows()] == ["a", HOSTILE] * 2
+    mixture = [*records["mixture"].table_rows()]
+    assert [row["model"] for row in mixture] == ["order-2", "order-3", "mixed"]
+    assert mixture[2]["validation loss"] <= min(row["validation loss"] for row in mixture[:2]) + 1e-6
     assert [*records["neighbours"].table_rows()] == [{"word": HOSTILE, "cosine": 0.5}]
     by = [(row["model"], row["by"]) for row in records["pairs"].table_rows()]
     assert by[0] == ("order-2", "all") and ("order-3", "paradigm") in by
