@@ -202,7 +202,9 @@ def test_rows_of_tables(records: Mapping[str, Any]) -> None:
     assert [row["word"] for row in records["table"].table_rows()] == ["a", HOSTILE] * 2
     mixture = [*records["mixture"].table_rows()]
     assert [row["model"] for row in mixture] == ["order-2", "order-3", "mixed"]
-    assert mixture[2]["validation loss"] <= min(row["validation loss"] for row in mixture[:2]) + 1e-6
+    assert (
+        mixture[2]["validation loss"] <= min(row["validation loss"] for row in mixture[:2]) + 1e-6
+    )
     assert [*records["neighbours"].table_rows()] == [{"word": HOSTILE, "cosine": 0.5}]
     by = [(row["model"], row["by"]) for row in records["pairs"].table_rows()]
     assert by[0] == ("order-2", "all") and ("order-3", "paradigm") in by
