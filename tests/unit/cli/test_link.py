@@ -80,7 +80,7 @@ def train_knowbert(folder: Path, base: Path, name: str, steps: int, **settings) 
 
 @pytest.fixture(scope="module")
 def run(folder: Path, base: Path) -> Path:
-    return train_knowbert(folder, base, "knowbert", 240, linking_steps=40, linking_weight=4)
+    return train_knowbert(folder, base, "knowbert", 320, linking_steps=40, linking_weight=4)
 
 
 def test_context_disambiguates_senses(lmlab: Command, run: Path, folder: Path):
