@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lmlab.verbs.language_model import LanguageModel
 
 
-@terminal(verbs.score, scoring.score_given, large_files.score_file)
+@terminal(verbs.score, scoring.score_given, large_files.score_file, loads=True)
 def score(
     run: Annotated[
         str, typer.Argument(metavar="RUN...", help="Folders of trained runs, before the texts.")

@@ -15,7 +15,6 @@ from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.stopping import ValidationCourse
 from lmlab.training.validation import held_out_loss
-from lmlab.training.word2vec_fitter import fit_word2vec
 
 MIN_EM_GAIN = 1e-5
 """Convergence threshold of EM, in nats per token."""
@@ -121,6 +120,13 @@ def _validate(job: FitJob, progress: Progress) -> float | None:
     return held_out.loss
 
 
+def fit_words(job: FitJob) -> FitResult:
+    """Word2vec, see `fit_word2vec`; imported when it is used."""
+    from lmlab.training.word2vec_fitter import fit_word2vec
+
+    return fit_word2vec(job)
+
+
 def fit_cooccurrences(job: FitJob) -> FitResult:
     """GloVe, see `fit_glove`; imported when it is used."""
     from lmlab.training.glove_fitter import fit_glove
@@ -132,6 +138,6 @@ FITTERS: dict[str, Callable[[FitJob], FitResult]] = {
     "gradient": fit_by_gradient,
     "counting": fit_by_counting,
     "em": fit_by_em,
-    "words": fit_word2vec,
+    "words": fit_words,
     "cooccurrence": fit_cooccurrences,
 }
