@@ -1,4 +1,4 @@
-"""Sweeps on a Ray cluster of several nodes on this machine: nothing is lost, bit by bit."""
+"""A Ray cluster of several nodes on this machine: nothing is lost, results equal bit by bit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ import pytest
 
 import lmlab
 from lmlab.core.errors import LmlabWarning, UserError
+from lmlab.experiments.ablation import Ablation
 from lmlab.experiments.executor_options import ExecutorOptions
 from lmlab.experiments.executors import make_executor
 from lmlab.experiments.ray_cluster import LOOPBACK_ALONE
 from lmlab.experiments.sweep_results import Sweep, Trial
+from lmlab.experiments.tasks import Task
 from lmlab.training.training_logs import read_metrics
 
 os.environ.update(LOOPBACK_ALONE)
-pytest.importorskip("ray", reason="Ray is an extra: run make test-integration")
+ray = pytest.importorskip("ray", reason="Ray is an extra: run make test-integration")
 from ray.cluster_utils import Cluster
 
 pytestmark = [
@@ -146,6 +148,44 @@ def test_a_lost_node_costs_the_steps_since_the_last_checkpoint(
     assert resumptions(tmp_path)[0]["from_step"] >= CHECKPOINT_STEPS
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "gru"
+    lmlab.train("gru", data="grammar", out=run, size="tiny", steps=2, quiet=True)
+    return run
+
+
+def test_a_node_lost_amid_bulk_scoring_changes_no_byte(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text, parts = tmp_path / "text.txt", tmp_path / "ray.csv.parts"
+    text.write_text("the dog sleeps\nmary sees a cat\n\nthe cat that mary sees sleeps\n" * 6000)
+    chunk_bytes = text.stat().st_size // 24
+    alone = lmlab.score_file([run], text, tmp_path / "alone.csv", chunk_bytes=chunk_bytes)
+    killed_at: list[int] = []
+    with ray_cluster() as cluster:
+        nodes = [add_node(cluster), add_node(cluster)]
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+
+        def lose_a_node() -> None:
+            finished = wait_for(lambda: list(parts.glob("part-*.csv")))
+            killed_at.append(len(finished))
+            cluster.remove_node(nodes[0], allow_graceful=False)
+
+        killer = threading.Thread(target=lose_a_node)
+        killer.start()
+        with pytest.warns(LmlabWarning, match=r"^chunk \d+ stopped \(its process or node was lost"):
+            result = lmlab.score_file(
+                [run], text, tmp_path / "ray.csv", on="ray", chunk_bytes=chunk_bytes
+            )
+        killer.join()
+    assert 0 < killed_at[0] < result.chunks == alone.chunks
+    assert result.finished and result.texts == result.rows == 18_000
+    assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "alone.csv").read_bytes()
+    assert result.summaries == alone.summaries
+    assert not parts.exists()
+
+
 def free_port() -> int:
     with socket.socket() as opened:
         opened.bind(("127.0.0.1", 0))
@@ -221,6 +261,52 @@ def test_a_task_that_dies_again_and_again_has_failed(
     [trial] = sweep.trials
     assert trial.state == "failed"
     assert "its process was ended, as when memory runs out, 3 times." in trial.failure
+
+
+def test_a_node_without_memory_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    """Ray's error is simulated, as no test should fill the memory of its machine."""
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    task = Task(name="large", function="training", payload={})
+    executor = make_executor(ExecutorOptions(on="ray"), threads=1, folder=None)
+    with executor:
+
+        def out_of_memory(reference: Any) -> str:
+            raise ray.exceptions.OutOfMemoryError("simulated")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ray, "get", out_of_memory)
+            executor.submit(task)
+            with pytest.warns(LmlabWarning, match="^large stopped ") as warned:
+                [outcome] = executor.wait()
+    assert len(warned) == 2
+    assert (outcome.name, outcome.state) == ("large", "failed")
+    assert outcome.failure == "its node ran out of memory, 3 times."
+
+
+def test_an_ablation_on_ray_equals_one_on_this_machine(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+
+    def ablate(out: Path, **options: Any) -> Ablation:
+        return lmlab.ablate(
+            "gru-minimal",
+            data="grammar",
+            out=out,
+            switches="4",
+            seeds=1,
+            epochs=1,
+            size="tiny",
+            settings={"tokens_per_batch": 4000},
+            quiet=True,
+            **options,
+        )
+
+    on_ray, local = ablate(tmp_path / "ray", on="ray"), ablate(tmp_path / "local")
+    assert on_ray.finished and [row.terms for row in on_ray.rows] == ["4 candidate-hidden", "intact"]
+    assert [trial.losses for trial in on_ray.trials] == [trial.losses for trial in local.trials]
+    for trial in on_ray.trials:
+        assert files(tmp_path / "ray" / trial.run) == files(tmp_path / "local" / trial.run)
 
 
 def test_what_does_not_fit_is_refused_in_one_sentence(
