@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lmlab
+from lmlab.core.atomic_files import TEMPORARY
 from lmlab.core.errors import LmlabWarning, UserError
 from lmlab.experiments.ablation import Ablation
 from lmlab.experiments.executor_options import ExecutorOptions
@@ -28,7 +29,8 @@ from lmlab.experiments.tasks import Task
 from lmlab.training.training_logs import read_metrics
 
 os.environ.update(LOOPBACK_ALONE)
-ray = pytest.importorskip("ray", reason="Ray is an extra: run make test-integration")
+pytest.importorskip("ray", reason="Ray is an extra: run make test-integration")
+import ray
 from ray.cluster_utils import Cluster
 
 pytestmark = [
@@ -155,21 +157,38 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+def processes(node: Any) -> list[int]:
+    """What the raylet of a node has started, workers among them."""
+    [raylet] = node.all_processes["raylet"]
+    threads = Path(f"/proc/{raylet.process.pid}/task").glob("*/children")
+    return [int(process) for children in threads for process in children.read_text().split()]
+
+
+def is_writing(process: int, folder: Path) -> bool:
+    """Whether a process has a file open that is being written into a folder."""
+    with suppress(OSError):  # it has ended
+        opened = [os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir()]
+        return any(file.startswith(f"{folder / TEMPORARY}") for file in opened)
+    return False
+
+
 def test_a_node_lost_amid_bulk_scoring_changes_no_byte(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     text, parts = tmp_path / "text.txt", tmp_path / "ray.csv.parts"
-    text.write_text("the dog sleeps\nmary sees a cat\n\nthe cat that mary sees sleeps\n" * 6000)
-    chunk_bytes = text.stat().st_size // 24
+    text.write_text("the dog sleeps\nmary sees a cat\n\nthe cat that mary sees sleeps\n" * 8000)
+    chunk_bytes = text.stat().st_size // 16
     alone = lmlab.score_file([run], text, tmp_path / "alone.csv", chunk_bytes=chunk_bytes)
-    killed_at: list[int] = []
     with ray_cluster() as cluster:
         nodes = [add_node(cluster), add_node(cluster)]
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
 
         def lose_a_node() -> None:
-            finished = wait_for(lambda: list(parts.glob("part-*.csv")))
-            killed_at.append(len(finished))
+            """Its processes end amid a chunk, as when a machine fails."""
+            wait_for(lambda: list(parts.glob("part-*.csv")))
+            wait_for(lambda: any(is_writing(process, parts) for process in processes(nodes[0])))
+            for process in processes(nodes[0]):
+                os.kill(process, signal.SIGKILL)
             cluster.remove_node(nodes[0], allow_graceful=False)
 
         killer = threading.Thread(target=lose_a_node)
@@ -179,8 +198,8 @@ def test_a_node_lost_amid_bulk_scoring_changes_no_byte(
                 [run], text, tmp_path / "ray.csv", on="ray", chunk_bytes=chunk_bytes
             )
         killer.join()
-    assert 0 < killed_at[0] < result.chunks == alone.chunks
-    assert result.finished and result.texts == result.rows == 18_000
+    assert result.finished and result.chunks == alone.chunks
+    assert result.texts == result.rows == 24_000
     assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "alone.csv").read_bytes()
     assert result.summaries == alone.summaries
     assert not parts.exists()
@@ -303,7 +322,10 @@ def test_an_ablation_on_ray_equals_one_on_this_machine(
         )
 
     on_ray, local = ablate(tmp_path / "ray", on="ray"), ablate(tmp_path / "local")
-    assert on_ray.finished and [row.terms for row in on_ray.rows] == ["4 candidate-hidden", "intact"]
+    assert on_ray.finished and [row.terms for row in on_ray.rows] == [
+        "4 candidate-hidden",
+        "intact",
+    ]
     assert [trial.losses for trial in on_ray.trials] == [trial.losses for trial in local.trials]
     for trial in on_ray.trials:
         assert files(tmp_path / "ray" / trial.run) == files(tmp_path / "local" / trial.run)
