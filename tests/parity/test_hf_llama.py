@@ -119,9 +119,7 @@ def test_cached_step_logits_equal_transformers(name: str, rows: int) -> None:
     expected = theirs(tokens).logits
     state = ours.backbone.initial_state(rows)
     for position in range(tokens.shape[1]):
-        logits, state = our_logits(
-            ours, tokens[:, position, None], torch.ones(rows).long(), state
-        )
+        logits, state = our_logits(ours, tokens[:, position, None], torch.ones(rows).long(), state)
         torch.testing.assert_close(logits[:, 0], expected[:, position], atol=1e-4, rtol=0)
     for block_state in state.layers:
         assert isinstance(block_state, BlockState)

@@ -1,4 +1,4 @@
-"""Grouped-query attention (Ainslie et al. 2023), dense and sparse, and norms of queries and keys."""
+"""Grouped-query attention (Ainslie et al. 2023), dense or sparse, with optional QK norm."""
 
 from __future__ import annotations
 
@@ -102,4 +102,3 @@ class SparseGroupedQueryAttention(SparseAttention, GroupedQueryAttention):
 
     `SparseAttention` computes in blocks of queries, `GroupedQueryAttention` each block.
     """
-

@@ -64,7 +64,9 @@ class Llama3Scaling(RotaryScaling):
     @property
     def setting(self) -> str:
         numbers = (self.factor, self.low, self.high)
-        return ":".join(["llama3", *(f"{number:.12g}" for number in numbers), str(self.original_length)])
+        return ":".join(
+            ["llama3", *(f"{number:.12g}" for number in numbers), str(self.original_length)]
+        )
 
 
 def parse_rotary_scaling(text: str) -> RotaryScaling | None:

@@ -18,18 +18,15 @@ from lmlab.interop.hf.weight_mapping import (
     read_whole_number,
     weight_pair,
 )
-from lmlab.layers.rotary_scaling import (
-    UNSCALED,
-    LinearScaling,
-    Llama3Scaling,
-    parse_rotary_scaling,
-)
+from lmlab.layers.rotary_scaling import UNSCALED, LinearScaling, Llama3Scaling, parse_rotary_scaling
 
 LLAMA_SETTINGS: dict[str, Any] = {
     "positions": "rotary",
     "norm": "rms",
     "gated_ffn": True,
     "biases": False,
+    "qkv_biases": False,
+    "query_key_norm": False,
     # A sampled objective adds an output bias.
     "objective": "next-token",
     "dropout": 0.0,
@@ -54,9 +51,7 @@ class LlamaLike(CheckpointFamily):
         ConfigField("tied", "tie_word_embeddings", False),
         activation_field("hidden_act", "silu"),
     )
-    derived_settings = frozenset(
-        {"head_width", "key_value_heads", "rotary_base", "rotary_scaling"}
-    )
+    derived_settings = frozenset({"head_width", "key_value_heads", "rotary_base", "rotary_scaling"})
     fixed = LLAMA_SETTINGS
     # Their networks have no dropout but that of attention; ours matters in training alone.
     own_settings = CheckpointFamily.own_settings | {"dropout"}
