@@ -60,9 +60,10 @@ def print_benchmark(benchmark: Benchmark) -> None:
     rows = []
     for result in benchmark.results:
         paradigms = result.level("paradigm")
-        groups = [*result.level("average"), *result.level("phenomenon")]
-        if len(groups) > 2 and len(paradigms) <= MAX_PARADIGMS:
-            groups += [p for p in paradigms if p.name not in {group.name for group in groups}]
+        phenomena = result.level("phenomenon")
+        groups = result.level("average") + (phenomena if len(paradigms) > 1 else [])
+        if len(phenomena) < len(paradigms) <= MAX_PARADIGMS:
+            groups += paradigms
         rows += [(result.model, result.suite, *_row(group, result.measure)) for group in groups]
     print_table(("model", "suite", *HEADER), rows)
     if benchmark.differences:

@@ -74,8 +74,8 @@ def phenomena_figure(benchmark: Benchmark) -> FigureSpec | None:
     return FigureSpec(
         name="phenomena",
         title="accuracy by phenomenon",
-        caption="Accuracy of each model on each phenomenon, ties shared; chance depends on the "
-        "suite (0.5 for pairs).",
+        caption="Accuracy of each model on each phenomenon. Chance depends on the suite: 0.5 for "
+        "pairs.",
         draw=partial(draw_heat_maps, grids=[grid], title="accuracy by phenomenon"),
         width=width,
         height=height,

@@ -165,7 +165,8 @@ def _average_note(result: SuiteResult) -> str:
     if result.measure == "spearman":
         return f"{result.suite}: Spearman's rank correlation with people's preferences."
     over = "paradigms" if result.average_over == "paradigm" else "phenomena of those over paradigms"
-    note = f"{result.suite}: unweighted mean over {over}; {result.paradigms} paradigms"
+    note = f"{result.suite}: unweighted mean over {over}; paradigms in these data: "
+    note += str(result.paradigms)
     if result.all_paradigms is not None and result.paradigms < result.all_paradigms:
         note += f" of {result.all_paradigms}, so not comparable with published averages"
     return f"{note}."

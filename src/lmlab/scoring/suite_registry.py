@@ -41,7 +41,8 @@ def find_suites(name: str, data: Path) -> list[SuiteData]:
         raise UserError(f"there is no suite {name!r}; did you mean {' or '.join(close)}?")
     if not data.exists():
         raise UserError(f"there is no data at {data}; give the suite's folder or file.")
-    chosen, folders = known[name], {}
+    chosen = known[name]
+    folders: dict[str, Path] = {}
     for collection in known.values():
         if isinstance(collection, SuiteCollection):
             folders |= {suite: data / folder for suite, folder in collection.folders.items()}

@@ -11,7 +11,7 @@ from lmlab.core.options import Option
 from lmlab.core.shared_options import no_progress
 
 if TYPE_CHECKING:
-    from lmlab.scoring.suite_records import Benchmark
+    from lmlab.scoring.suite_records import Benchmark, SuiteDifference, SuiteResult
     from lmlab.verbs.loading import GivenModel
 
 
@@ -35,10 +35,10 @@ def bench(
     seed: Annotated[int, Option("Random seed of the bootstrap.")] = 0,
     progress: Callable[[int], None] = no_progress,
 ) -> Benchmark:
-    """Run a benchmark suite: blimp, supplement, syntaxgym, entity-tracking, wug; babylm is four.
+    """Run a benchmark suite: blimp, supplement, syntaxgym, entity-tracking, wug, or babylm.
 
-    Any model that scores texts can be evaluated. `progress` is called with the number of tokens
-    scored so far.
+    `babylm` is blimp, supplement, entity-tracking and wug. Any model that scores texts can be
+    evaluated. `progress` is called with the number of tokens scored so far.
 
     >>> row = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep", "UID": "number"}
     >>> _ = open("number.jsonl", "w").write(json.dumps(row))
@@ -65,7 +65,8 @@ def bench(
         raise UserError(f"--predictions does not apply to {suite}, which BabyLM lacks; remove it.")
     models = [run if isinstance(run, LanguageModel) else load(run) for run in runs]
     names = unique_model_names([model.path for model in models])
-    results, differences = [], []
+    results: list[SuiteResult] = []
+    differences: list[SuiteDifference] = []
     for part in chosen:
         items = part.suite.read(part.path)
         of_suite = [

@@ -18,8 +18,8 @@ def read_boxes(path: Path) -> Sequence[Alternatives]:
 
 def _item(row: JsonRow) -> Alternatives:
     options, operations = row.values.get("options"), row.values.get("numops")
-    valid = isinstance(options, list) and len(options) > 1
-    if not valid or not all(isinstance(text, str) and text.strip() for text in options):
+    texts = options if isinstance(options, list) else []
+    if len(texts) < 2 or not all(isinstance(text, str) and text.strip() for text in texts):
         raise row.error("two or more texts under 'options'")
     if isinstance(operations, bool) or not isinstance(operations, int):
         raise row.error("a whole number under 'numops'")
@@ -27,7 +27,7 @@ def _item(row: JsonRow) -> Alternatives:
         phenomenon=row.file.stem,
         paradigm=f"{row.file.stem}_{operations}_ops",
         prefix=row.text("input_prefix"),
-        texts=tuple(options),
+        texts=tuple(texts),
     )
 
 

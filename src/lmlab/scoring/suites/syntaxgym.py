@@ -134,7 +134,7 @@ def _condition(condition: Mapping[str, Any]) -> Condition:
 
 
 def _check_regions(item: Mapping[str, Any], formulas: Sequence[Formula]) -> None:
-    there = {
+    there: set[Region] = {
         (str(condition["condition_name"]), int(region["region_number"]))
         for condition in item["conditions"]
         for region in condition["regions"]
