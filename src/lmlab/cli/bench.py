@@ -28,7 +28,7 @@ def bench(
         str,
         typer.Argument(
             metavar="SUITE",
-            help="blimp, supplement, syntaxgym, entity-tracking, wug, or babylm (four of them).",
+            help="blimp, supplement, syntaxgym, entity-tracking, wug; babylm: all but syntaxgym.",
         ),
     ],
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs or Hub folders.")],

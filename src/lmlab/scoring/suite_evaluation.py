@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Literal
 
@@ -11,23 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
-from lmlab.core.score import Convention, ScoreKind
+from lmlab.core.score import Convention, ScoreKind, ScorerKind
 from lmlab.scoring.bootstrap import interval, mean_interval, paired_bootstrap
 from lmlab.scoring.conditional import conditional_scores
 from lmlab.scoring.scorer import Scorer
 from lmlab.scoring.suite import AnyScore, Average, ItemResult, Suite, SuiteItem
-from lmlab.scoring.suite_records import GroupResult, SuiteDifference, SuiteResult
+from lmlab.scoring.suite_records import GroupResult, SuiteDifference, SuiteFailure, SuiteResult
+from lmlab.scoring.suite_registry import SuiteData
 from lmlab.scoring.word_vectors import spearman
 
 Values = NDArray[np.float64]
 Level = Literal["average", "phenomenon", "paradigm"]
 RESAMPLES = 2000
+WHOLE_TEXT_SCORERS: frozenset[ScorerKind] = frozenset({"energy", "whole-text"})
+"""Kinds of scorers whose tokens have no log-probability."""
 
 
 def evaluate_suite(
     suite: Suite, items: Sequence[SuiteItem], scorer: Scorer, model: str, *, seed: int = 0
 ) -> SuiteResult:
     """Score all items of a suite by one model, and average the results."""
+    if suite.by_token and scorer.system.scorer_kind in WHOLE_TEXT_SCORERS:
+        raise UserError(
+            f"{suite.name} needs the scores of tokens, and this model scores texts as a whole."
+        )
     scores = _scores(suite, items, scorer)
     results: list[ItemResult] = []
     first: AnyScore | None = None
@@ -51,6 +58,20 @@ def evaluate_suite(
         groups=tuple(_groups(suite, results, seed)),
         items=tuple(results),
     )
+
+
+def evaluate_models(
+    data: SuiteData, scorers: Mapping[str, Scorer], *, seed: int = 0
+) -> tuple[list[SuiteResult], list[SuiteFailure]]:
+    """Evaluate models, by name, on one suite; those that can't do it are failures."""
+    suite, items = data.suite, data.suite.read(data.path)
+    results, failures = [], []
+    for name, scorer in scorers.items():
+        try:
+            results.append(evaluate_suite(suite, items, scorer, name, seed=seed))
+        except UserError as error:
+            failures.append(SuiteFailure(suite=suite.name, model=name, reason=str(error)))
+    return results, failures
 
 
 def _scores(suite: Suite, items: Sequence[SuiteItem], scorer: Scorer) -> Iterator[AnyScore]:

@@ -95,6 +95,15 @@ class SuiteDifference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SuiteFailure:
+    """A suite that a model could not be evaluated on, as where its texts are too long for it."""
+
+    suite: str
+    model: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Benchmark(NotebookRecord):
     """Results of several models on one suite, or on the suites of a collection."""
 
@@ -104,6 +113,7 @@ class Benchmark(NotebookRecord):
     results: tuple[SuiteResult, ...]
     """By suite, and within one by model in the given order."""
     differences: tuple[SuiteDifference, ...]
+    failures: tuple[SuiteFailure, ...] = ()
 
     @property
     def models(self) -> list[str]:
@@ -130,7 +140,7 @@ class Benchmark(NotebookRecord):
 
     def notes(self) -> list[str]:
         """How to read the figures, and the conventions behind them."""
-        notes = []
+        notes = [f"{f.model} has no result on {f.suite}: {f.reason}" for f in self.failures]
         for result in {result.suite: result for result in self.results}.values():
             notes.append(_average_note(result))
         if any(group.ties_to_first is not None for r in self.results for group in r.groups):
@@ -145,11 +155,11 @@ class Benchmark(NotebookRecord):
 
     def conventions(self) -> list[str]:
         """Kind and convention of the scores, with the models and suites that share them."""
-        shared: dict[str, list[str]] = {}
+        shared: dict[str, list[SuiteResult]] = {}
         for result in self.results:
             words = f"kind {result.kind}; {describe_convention(result.convention)}"
-            shared.setdefault(words, []).append(result.model)
-        return [f"{', '.join(dict.fromkeys(names))}: {words}" for words, names in shared.items()]
+            shared.setdefault(words, []).append(result)
+        return [f"{_models_and_suites(results)}: {words}" for words, results in shared.items()]
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -157,8 +167,15 @@ class Benchmark(NotebookRecord):
             "sources": list(self.sources),
             "results": [result.as_dict() for result in self.results],
             "differences": [asdict(difference) for difference in self.differences],
+            "failures": [asdict(failure) for failure in self.failures],
             "notes": self.notes(),
         }
+
+
+def _models_and_suites(results: Sequence[SuiteResult]) -> str:
+    models = dict.fromkeys(result.model for result in results)
+    suites = dict.fromkeys(result.suite for result in results)
+    return f"{', '.join(models)} on {', '.join(suites)}"
 
 
 def _average_note(result: SuiteResult) -> str:

@@ -11,7 +11,7 @@ from lmlab.core.options import Option
 from lmlab.core.shared_options import no_progress
 
 if TYPE_CHECKING:
-    from lmlab.scoring.suite_records import Benchmark, SuiteDifference, SuiteResult
+    from lmlab.scoring.suite_records import Benchmark, SuiteDifference, SuiteFailure, SuiteResult
     from lmlab.verbs.loading import GivenModel
 
 
@@ -38,7 +38,8 @@ def bench(
     """Run a benchmark suite: blimp, supplement, syntaxgym, entity-tracking, wug, or babylm.
 
     `babylm` is blimp, supplement, entity-tracking and wug. Any model that scores texts can be
-    evaluated. `progress` is called with the number of tokens scored so far.
+    evaluated; one that can't do a suite is listed in `failures`, with the reason. `progress` is
+    called with the number of tokens scored so far.
 
     >>> row = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep", "UID": "number"}
     >>> _ = open("number.jsonl", "w").write(json.dumps(row))
@@ -48,7 +49,7 @@ def bench(
     """
     from lmlab.scoring.babylm_predictions import write_babylm_predictions
     from lmlab.scoring.minimal_pairs import unique_model_names
-    from lmlab.scoring.suite_evaluation import evaluate_suite, suite_differences
+    from lmlab.scoring.suite_evaluation import evaluate_models, suite_differences
     from lmlab.scoring.suite_records import Benchmark
     from lmlab.scoring.suite_registry import all_suites, find_suites
     from lmlab.verbs.language_model import LanguageModel
@@ -65,24 +66,28 @@ def bench(
         raise UserError(f"--predictions does not apply to {suite}, which BabyLM lacks; remove it.")
     models = [run if isinstance(run, LanguageModel) else load(run) for run in runs]
     names = unique_model_names([model.path for model in models])
+    scorers = {
+        name: model.scorer(progress=progress) for name, model in zip(names, models, strict=True)
+    }
     results: list[SuiteResult] = []
     differences: list[SuiteDifference] = []
+    failures: list[SuiteFailure] = []
     for part in chosen:
-        items = part.suite.read(part.path)
-        of_suite = [
-            evaluate_suite(part.suite, items, model.scorer(progress=progress), name, seed=seed)
-            for name, model in zip(names, models, strict=True)
-        ]
+        of_suite, failed = evaluate_models(part, scorers, seed=seed)
         if predictions is not None:
             write_babylm_predictions(Path(predictions), part, of_suite)
         results += of_suite
+        failures += failed
         differences += suite_differences(of_suite, seed=seed)
+    if not results:
+        raise UserError(failures[0].reason)
     benchmark = Benchmark(
         name=suite,
         title=all_suites()[suite].title,
         sources=tuple(dict.fromkeys(part.suite.source for part in chosen)),
         results=tuple(results),
         differences=tuple(differences),
+        failures=tuple(failures),
     )
     if report is not None:
         write_suite_report(report, benchmark)

@@ -68,3 +68,37 @@ def test_errors_are_one_sentence(
     assert (result.code, result.out) == (2, "") and message in result.err
     late = lmlab("bench", "blimp", runs["ngram"], data, "--data", data)
     assert late.code == 2 and "is no run; name the data by --data" in late.err
+
+
+def test_masked_models_have_pseudo_likelihoods(lmlab, data: Path, tmp_path: Path) -> None:
+    bert = tmp_path / "bert"
+    budget = ("--data", "grammar", "--size", "tiny", "--steps", "2")
+    assert lmlab("train", "bert", "--out", bert, *budget).code == 0
+    boxes = data / "entity_tracking" / "regular.jsonl"
+    boxes.parent.mkdir()
+    item = {"input_prefix": "the dog sees ", "options": ["mary", "a cat"], "numops": 0}
+    boxes.write_text(json.dumps(item), encoding="utf-8")
+    folder = tmp_path / "predictions"
+    options = ("--data", data, "--predictions", folder, "--json")
+    suites = json.loads(lmlab("bench", "babylm", bert, *options).out)["results"]
+    assert [(suite["suite"], suite["kind"]) for suite in suites] == [
+        ("blimp", "pseudo"),
+        ("entity-tracking", "pseudo"),
+    ]
+    assert len([*folder.glob("bert/main/zero_shot/mlm/*/*/predictions.json")]) == 2
+
+
+def test_a_model_that_texts_are_too_long_for_is_listed(
+    lmlab, runs, data: Path, tmp_path: Path
+) -> None:
+    energy = tmp_path / "energy"
+    budget = ("--data", "grammar", "--size", "tiny", "--steps", "2")
+    assert lmlab("train", "ebm", "--out", energy, *budget).code == 0
+    boxes = data / "entity_tracking" / "regular.jsonl"
+    boxes.parent.mkdir()
+    item = {"input_prefix": "the dog " * 40, "options": ["mary", "a cat"], "numops": 0}
+    boxes.write_text(json.dumps(item), encoding="utf-8")
+    result = lmlab("bench", "babylm", energy, runs["ngram"], "--data", data)
+    assert result.code == 0 and "energy has no result on entity-tracking: a text" in result.out
+    alone = lmlab("bench", "entity-tracking", energy, "--data", data)
+    assert alone.code == 2 and "at most 64 tokens" in alone.err

@@ -17,7 +17,7 @@ from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring.babylm_predictions import babylm_predictions, write_babylm_predictions
 from lmlab.scoring.scorer import Scorer
 from lmlab.scoring.suite import Suite
-from lmlab.scoring.suite_evaluation import evaluate_suite, suite_differences
+from lmlab.scoring.suite_evaluation import evaluate_models, evaluate_suite, suite_differences
 from lmlab.scoring.suite_records import GroupResult, SuiteResult
 from lmlab.scoring.suite_registry import all_suites, find_suites
 
@@ -226,6 +226,16 @@ def test_a_formula_must_mention_regions_there_are(tmp_path: Path) -> None:
     file = syntaxgym(tmp_path / "test.json", "(1;%x%) > 0", metric="mean")
     with pytest.raises(UserError, match="the metric of regions must be sum, got 'mean'"):
         evaluate("syntaxgym", file)
+
+
+def test_models_that_cannot_do_a_suite_are_listed(tmp_path: Path) -> None:
+    [data] = find_suites("syntaxgym", syntaxgym(tmp_path / "test.json", "(1;%x%) > 0"))
+    whole = unigram()
+    whole.system.scorer_kind = "energy"
+    results, [failure] = evaluate_models(data, {"tokens": unigram(), "whole": whole})
+    assert [result.model for result in results] == ["tokens"]
+    assert (failure.suite, failure.model) == ("syntaxgym", "whole")
+    assert failure.reason.endswith("this model scores texts as a whole.")
 
 
 def test_every_suite_has_a_title_and_a_source() -> None:
