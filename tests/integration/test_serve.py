@@ -483,6 +483,47 @@ def test_killed_worker_interrupts_its_request_alone(runs):
         assert 'lmlab_requests_total{path="/lmlab/score",status="200",worker="' in text
 
 
+def test_stream_of_a_worker_that_ends_has_an_error_as_its_last_event(tmp_path):
+    """A worker in the front's place of one: it sends an event, and its connection breaks."""
+    import asyncio
+    from types import SimpleNamespace
+
+    from lmlab.serve.front import Front
+
+    event = b'data: {"choices": []}\n\n'
+    answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+    answer += b"\r\n%x\r\n%s\r\n" % (len(event), event)  # and no last chunk, which is empty
+    worker = SimpleNamespace(socket_path=str(tmp_path / "socket"), requests=0)
+    workers = SimpleNamespace(choose=lambda tried: None if tried else worker)
+    path, headers = "/v1/completions", [(b"host", b"localhost")]
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+    requests, sent = [{"type": "http.request", "body": b""}], []
+
+    async def work(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def receive():
+        return requests.pop() if requests else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    async def exchange():
+        async with await asyncio.start_unix_server(work, worker.socket_path):
+            await Front(workers)(scope | {"headers": headers}, receive, send)
+
+    asyncio.run(exchange())
+    start, *parts = sent
+    assert start["status"] == 200 and parts[0]["body"] == event
+    assert not parts[-1].get("more_body")
+    error = json.loads(parts[-1]["body"].removeprefix(b"data: "))["error"]
+    assert error["code"] == "interrupted" and "has ended; try again" in error["message"]
+    assert worker.requests == 0
+
+
 def test_workers_end_with_the_server(runs):
     with running_server(runs / "gpt", "--workers", "2") as server:
         ids = worker_ids(server.process.pid)
