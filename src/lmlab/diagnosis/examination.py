@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from lmlab.core.compute_options import ComputeOptions, computing_with, current_compute
-from lmlab.core.devices import find_device
+from lmlab.core.devices import check_threads, find_device
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of
 from lmlab.data.corpus import Corpus
@@ -65,7 +65,9 @@ def examine(
             return examine_run(run, data=data, text=text)
         run = load_model(run)
     if run.stored:
-        with computing_with(ComputeOptions(device=str(device_of(run.system)))):
+        device = device_of(run.system)
+        name = device.type if device.type == "mps" else str(device)  # which has no number
+        with computing_with(ComputeOptions(device=name)):
             return examine_run(run.path, data=data, text=text)
     if data is not None:
         raise UserError(f"data= applies to runs, and {run.name} was not trained here; remove it.")
@@ -81,7 +83,9 @@ def examine_run(
     `text`. Nothing is modified. Cost: reading the
     corpus once, and a few thousand tokens through the model.
     """
-    find_device(current_compute().device)  # report a missing one before anything else
+    compute = current_compute()  # report what is not there before anything else
+    find_device(compute.device)
+    check_threads(compute.threads)
     evidence = RunEvidence(run, data=data, text=text)
     findings: list[Finding] = []
     skipped: list[SkippedCheck] = []

@@ -64,6 +64,12 @@ def test_the_device_and_threads_change_no_answer(lmlab, folder: Path, name: str)
     assert (chosen.code, chosen.out) == (0, lmlab(*command).out)
 
 
+def test_doctor_refuses_wrong_threads_before_it_examines(lmlab, folder: Path) -> None:
+    result = lmlab("doctor", folder / "bert", "--threads", 0)
+    assert (result.code, result.out) == (2, "")
+    assert "threads must be at least 1, got 0" in result.err
+
+
 def test_a_fine_tuned_run_is_loaded_with_a_precision(lmlab, folder: Path) -> None:
     exact = package.load_task(folder / "task")
     rounded = package.load_task(folder / "task", precision="bfloat16")
