@@ -64,12 +64,6 @@ def test_the_device_and_threads_change_no_answer(lmlab, folder: Path, name: str)
     assert (chosen.code, chosen.out) == (0, lmlab(*command).out)
 
 
-def test_doctor_refuses_wrong_threads_before_it_examines(lmlab, folder: Path) -> None:
-    result = lmlab("doctor", folder / "bert", "--threads", 0)
-    assert (result.code, result.out) == (2, "")
-    assert "threads must be at least 1, got 0" in result.err
-
-
 def test_a_fine_tuned_run_is_loaded_with_a_precision(lmlab, folder: Path) -> None:
     exact = package.load_task(folder / "task")
     rounded = package.load_task(folder / "task", precision="bfloat16")
@@ -86,3 +80,13 @@ def test_encoders_and_examinations_take_the_current_device(folder: Path) -> None
             open_encoder(folder / "bert")
         with pytest.raises(UserError, match="no device called 'gpu'"):
             package.doctor(folder / "bert")
+    with (
+        computing_with(ComputeOptions(threads=0)),
+        pytest.raises(UserError, match="threads must be at least 1, got 0"),
+    ):
+        package.doctor(folder / "bert")
+
+
+def test_doctor_takes_a_model_in_memory(folder: Path) -> None:
+    by_path = package.doctor(folder / "bert").as_dict()
+    assert package.doctor(package.load(folder / "bert", device="cpu")).as_dict() == by_path
