@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 
 from lmlab.core.errors import UserError as UserError
 from lmlab.serve.serving import serve as serve
+from lmlab.verbs.benchmarks import bench as bench
 from lmlab.verbs.catalogue import find as find
 from lmlab.verbs.catalogue import register as register
 from lmlab.verbs.catalogue import settings as settings

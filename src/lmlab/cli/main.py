@@ -17,6 +17,7 @@ import lmlab
 from lmlab.cli import (
     ablate,
     ask,
+    bench,
     catalogue,
     cloze,
     compare,
@@ -99,6 +100,7 @@ app.command("encode")(encode.encode)
 app.command("detect")(detect.detect)
 app.command("evaluate")(evaluate.evaluate)
 app.command("pairs")(pairs.pairs)
+app.command("bench")(bench.bench)
 app.command("cloze")(cloze.cloze)
 app.command("compare")(compare.compare)
 app.command("mix")(mix.mix)

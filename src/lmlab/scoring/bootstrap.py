@@ -54,6 +54,15 @@ def paired_bootstrap(
     return np.concatenate(ratios)
 
 
+def mean_interval(
+    values: NDArray[np.float64], weights: NDArray[np.float64], *, seed: int = 0
+) -> tuple[float, float]:
+    """95 % bootstrap interval of the weighted mean Σ w v / Σ w; the weights add up to about N."""
+    means = paired_bootstrap((weights * values)[:, None], weights[:, None], seed=seed)[:, 0]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
 def interval(
     ratios: NDArray[np.float64], value: float, first: int, second: int
 ) -> DifferenceInterval:

@@ -23,9 +23,8 @@ from lmlab.core.html import Html
 from lmlab.core.notebook import NotebookRecord, rows_html
 from lmlab.core.score import Convention, Score, ScoreKind
 from lmlab.core.score_html import score_notes
-from lmlab.core.untrusted_input import parse_json
-from lmlab.data.lines import ReadingReport, held_lines
 from lmlab.scoring.bootstrap import DifferenceInterval, interval, paired_bootstrap
+from lmlab.scoring.json_rows import JsonRow, files_of, json_rows
 from lmlab.scoring.scorer import Scorer
 
 UNLABELLED = "(no phenomenon)"
@@ -136,46 +135,20 @@ def read_minimal_pairs(paths: Iterable[Path | str]) -> Iterator[MinimalPair]:
     Each row needs `sentence_good` and `sentence_bad`; `linguistics_term` or `phenomenon`, and
     `UID`, group them. An invalid row is an error that names its file and line.
     """
-    for path in (file for given_path in map(Path, paths) for file in _files(given_path)):
-        if not path.is_file():
-            raise UserError(f"there is no file {path}; check the path.")
-        count = 0
-        for line, text in held_lines(path, ReadingReport()):
-            if text:
-                count += 1
-                yield _read_row(text, str(path), line)
-        if count == 0:
-            raise UserError(f"{path} holds no pair; expected one JSON object per line.")
+    for given_path in map(Path, paths):
+        for path in files_of(given_path, ".jsonl", "minimal pairs"):
+            yield from map(_minimal_pair, json_rows(path, "pair"))
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(path.glob("*.jsonl"))
-    if not files:
-        raise UserError(f"the folder {path} holds no .jsonl file; give files of minimal pairs.")
-    return files
-
-
-def _read_row(text: str, file: str, line: int) -> MinimalPair:
-    try:
-        row = parse_json(text)
-    except ValueError as error:
-        reason = getattr(error, "msg", error)
-        raise UserError(f"{file}, line {line}: this is not JSON ({reason}).") from None
-    if not isinstance(row, dict):
-        raise UserError(f"{file}, line {line}: expected a JSON object, not {type(row).__name__}.")
-    for key in ("sentence_good", "sentence_bad"):
-        if not isinstance(row.get(key), str) or not row[key].strip():
-            keys = ", ".join(map(str, row)) or "nothing"
-            raise UserError(f"{file}, line {line}: expected a sentence under {key!r}, got {keys}.")
+def _minimal_pair(row: JsonRow) -> MinimalPair:
+    values = row.values
     return MinimalPair(
-        good=row["sentence_good"],
-        bad=row["sentence_bad"],
-        phenomenon=str(row.get("linguistics_term") or row.get("phenomenon") or UNLABELLED),
-        uid=str(row.get("UID") or ""),
-        file=file,
-        line=line,
+        good=row.text("sentence_good", "sentence"),
+        bad=row.text("sentence_bad", "sentence"),
+        phenomenon=str(values.get("linguistics_term") or values.get("phenomenon") or UNLABELLED),
+        uid=str(values.get("UID") or ""),
+        file=str(row.file),
+        line=row.line,
     )
 
 

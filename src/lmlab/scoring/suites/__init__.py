@@ -1,0 +1,1 @@
+"""Benchmark suites, one file each: its SUITE registers it."""
