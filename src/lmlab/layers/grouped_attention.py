@@ -97,7 +97,7 @@ class GroupedQueryAttention(MultiHeadAttention):
         return super()._apply_weights(weights, self._for_all_heads(value_vectors), context)
 
 
-class SparseGroupedQueryAttention(SparseAttention, GroupedQueryAttention):
+class SparseGroupedQueryAttention(SparseAttention, GroupedQueryAttention):  # type: ignore[misc]
     """Grouped-query attention under a sparse pattern: Mistral's sliding window (Jiang et al. 2023).
 
     `SparseAttention` computes in blocks of queries, `GroupedQueryAttention` each block.

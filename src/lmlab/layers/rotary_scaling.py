@@ -82,8 +82,10 @@ def parse_rotary_scaling(text: str) -> RotaryScaling | None:
         values = []
     if name == "linear" and len(values) == 1:
         return LinearScaling(values[0])
-    if name == "llama3" and len(values) == 4 and values[1] < values[2] and values[3] >= 1:
-        return Llama3Scaling(*values[:3], int(values[3]))
+    if name == "llama3" and len(values) == 4:
+        factor, low, high, length = values
+        if low < high and length >= 1:
+            return Llama3Scaling(factor, low, high, int(length))
     raise UserError(
         "rotary_scaling must be none, linear:FACTOR such as linear:2, or "
         f"llama3:FACTOR:LOW:HIGH:LENGTH such as llama3:8:1:4:8192, with LOW below HIGH, got {text}."
