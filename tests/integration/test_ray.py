@@ -1,4 +1,4 @@
-"""Sweeps on a Ray cluster of several nodes on this machine: nothing is lost, bit by bit."""
+"""A Ray cluster of several nodes on this machine: nothing is lost, results equal bit by bit."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lmlab
+from lmlab.core.atomic_files import TEMPORARY
 from lmlab.core.errors import LmlabWarning, UserError
+from lmlab.experiments.ablation import Ablation
 from lmlab.experiments.executor_options import ExecutorOptions
 from lmlab.experiments.executors import make_executor
 from lmlab.experiments.ray_cluster import LOOPBACK_ALONE
 from lmlab.experiments.sweep_results import Sweep, Trial
+from lmlab.experiments.tasks import Task
 from lmlab.training.training_logs import read_metrics
 
 os.environ.update(LOOPBACK_ALONE)
 pytest.importorskip("ray", reason="Ray is an extra: run make test-integration")
+import ray
 from ray.cluster_utils import Cluster
 
 pytestmark = [
@@ -146,6 +150,63 @@ def test_a_lost_node_costs_the_steps_since_the_last_checkpoint(
     assert resumptions(tmp_path)[0]["from_step"] >= CHECKPOINT_STEPS
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "gru"
+    lmlab.train("gru", data="grammar", out=run, size="tiny", steps=2, quiet=True)
+    return run
+
+
+def processes(node: Any) -> list[int]:
+    """What the raylet of a node has started, workers among them."""
+    [raylet] = node.all_processes["raylet"]
+    threads = Path(f"/proc/{raylet.process.pid}/task").glob("*/children")
+    return [int(process) for children in threads for process in children.read_text().split()]
+
+
+def is_writing(process: int, folder: Path) -> bool:
+    """Whether a process has a file open that is being written into a folder."""
+    with suppress(OSError):  # it has ended
+        opened = [os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir()]
+        return any(file.startswith(f"{folder / TEMPORARY}") for file in opened)
+    return False
+
+
+def test_a_node_lost_amid_bulk_scoring_changes_no_byte(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text, parts = tmp_path / "text.txt", tmp_path / "ray.csv.parts"
+    text.write_text("the dog sleeps\nmary sees a cat\n\nthe cat that mary sees sleeps\n" * 8000)
+    chunk_bytes = text.stat().st_size // 16
+    alone = lmlab.score_file([run], text, tmp_path / "alone.csv", chunk_bytes=chunk_bytes)
+    with ray_cluster() as cluster:
+        nodes = [add_node(cluster), add_node(cluster)]
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+
+        def lose_a_node() -> None:
+            """Its processes end amid a chunk, as when a machine fails."""
+            wait_for(lambda: list(parts.glob("part-*.csv")))
+            wait_for(lambda: any(is_writing(process, parts) for process in processes(nodes[0])))
+            for process in processes(nodes[0]):
+                os.kill(process, signal.SIGKILL)
+            cluster.remove_node(nodes[0], allow_graceful=False)
+
+        killer = threading.Thread(target=lose_a_node)
+        killer.start()
+        with pytest.warns(
+            LmlabWarning, match=r"^chunk from line \S+ stopped \(its process or node"
+        ):
+            result = lmlab.score_file(
+                [run], text, tmp_path / "ray.csv", on="ray", chunk_bytes=chunk_bytes
+            )
+        killer.join()
+    assert result.finished and result.chunks == alone.chunks
+    assert result.texts == result.rows == 24_000
+    assert (tmp_path / "ray.csv").read_bytes() == (tmp_path / "alone.csv").read_bytes()
+    assert result.summaries == alone.summaries
+    assert not parts.exists()
+
+
 def free_port() -> int:
     with socket.socket() as opened:
         opened.bind(("127.0.0.1", 0))
@@ -221,6 +282,55 @@ def test_a_task_that_dies_again_and_again_has_failed(
     [trial] = sweep.trials
     assert trial.state == "failed"
     assert "its process was ended, as when memory runs out, 3 times." in trial.failure
+
+
+def test_a_node_without_memory_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    """Ray's error is simulated, as no test should fill the memory of its machine."""
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    task = Task(name="large", function="training", payload={})
+    executor = make_executor(ExecutorOptions(on="ray"), threads=1, folder=None)
+    with executor:
+
+        def out_of_memory(reference: Any) -> str:
+            raise ray.exceptions.OutOfMemoryError("simulated")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ray, "get", out_of_memory)
+            executor.submit(task)
+            with pytest.warns(LmlabWarning, match="^large stopped ") as warned:
+                [outcome] = executor.wait()
+    assert len(warned) == 2
+    assert (outcome.name, outcome.state) == ("large", "failed")
+    assert outcome.failure == "its node ran out of memory, 3 times."
+
+
+def test_an_ablation_on_ray_equals_one_on_this_machine(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+
+    def ablate(out: Path, **options: Any) -> Ablation:
+        return lmlab.ablate(
+            "gru-minimal",
+            data="grammar",
+            out=out,
+            switches="4",
+            seeds=1,
+            epochs=1,
+            size="tiny",
+            settings={"tokens_per_batch": 4000},
+            quiet=True,
+            **options,
+        )
+
+    on_ray, local = ablate(tmp_path / "ray", on="ray"), ablate(tmp_path / "local")
+    assert on_ray.finished and [row.terms for row in on_ray.rows] == [
+        "4 candidate-hidden",
+        "intact",
+    ]
+    assert [trial.losses for trial in on_ray.trials] == [trial.losses for trial in local.trials]
+    for trial in on_ray.trials:
+        assert files(tmp_path / "ray" / trial.run) == files(tmp_path / "local" / trial.run)
 
 
 def test_what_does_not_fit_is_refused_in_one_sentence(

@@ -41,7 +41,7 @@ MASKED = {
         vocab_size=v, dim=24, n_layers=2, n_heads=3, hidden_dim=40, max_position_embeddings=30
     ),
 }
-IMPORTED = {"gpt2": "gpt", "bert": "bert"}
+IMPORTED = {"gpt2": "gpt", "llama": "llama", "bert": "bert"}
 """What lmlab knows itself, and as which system; the others are run by transformers."""
 
 

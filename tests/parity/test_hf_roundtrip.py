@@ -59,6 +59,22 @@ BART = {
     "decoder_ffn_dim": 40,
     "max_position_embeddings": 30,
 }
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
+LLAMA = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "intermediate_size": 40,
+    "max_position_embeddings": 30,
+}
 T5 = {"d_model": 24, "num_layers": 2, "num_heads": 3, "d_kv": 10, "d_ff": 50}
 
 
@@ -79,6 +95,8 @@ class Case:
     given: tuple[str, ...] = ()
     """Inputs besides tokens and padding: segments, or a target text."""
     untied: bool = False
+    tokenizer: str = "AutoTokenizer"
+    """The class that loads the tokenizer."""
     first: dict[str, int] = field(default_factory=dict)
     """Tables whose first rows no text uses, by a part of their name, and how many."""
 
@@ -91,6 +109,24 @@ CASES = {
         config={"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 30},
         special_tokens={"bos": "<|endoftext|>", "eos": "<|endoftext|>"},
     ),
+    **{
+        name: Case(
+            kind=kind,
+            head="ForCausalLM",
+            auto="AutoModelForCausalLM",
+            config=LLAMA | config,
+            special_tokens={"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
+            # The automatic one gives every Qwen2 the words of Qwen2's own tokenizer.
+            tokenizer="PreTrainedTokenizerFast" if kind == "Qwen2" else "AutoTokenizer",
+        )
+        for name, (kind, config) in {
+            "llama": ("Llama", {"rope_parameters": LLAMA3_ROPE}),
+            "smollm": ("Llama", {"tie_word_embeddings": True}),
+            "mistral": ("Mistral", {"sliding_window": 3}),
+            "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
+            "qwen3": ("Qwen3", {"head_dim": 6}),
+        }.items()
+    },
     "gpt2 untied": Case(
         kind="GPT2",
         head="LMHeadModel",
@@ -208,6 +244,7 @@ CASES = {
 }
 TRAINED_SYSTEMS = {
     "gpt": {},
+    "llama": {},
     "bert": {},
     "bert-wwm": {"pairs": "none", "segments": 0},
     "ernie": {},
@@ -327,7 +364,7 @@ def make_inputs(model: TrainedModel, given: tuple[str, ...]) -> Inputs:
 
 @torch.no_grad()
 def our_logits(model: TrainedModel, inputs: Inputs) -> Tensor:
-    hidden = model.system.hidden(inputs.view(causal=model.card.name == "gpt")).values
+    hidden = model.system.hidden(inputs.view(causal=model.card.name in ("gpt", "llama"))).values
     return model.system.emission.logits(hidden)
 
 
@@ -469,11 +506,12 @@ def after_rows(folder: Path) -> int:
 
 @IMPORT_GROUP
 def test_imported_tokenizer_is_exported_unchanged(imported):
-    _, _, folder = imported
+    case, _, folder = imported
     if not (folder / "again").exists():
         export_hf(folder / "run", folder / "again")
     before, after = (
-        transformers.AutoTokenizer.from_pretrained(folder / name) for name in ("theirs", "again")
+        getattr(transformers, case.tokenizer).from_pretrained(folder / name)
+        for name in ("theirs", "again")
     )
     assert before(TEXTS)["input_ids"] == after(TEXTS)["input_ids"]
     assert before.special_tokens_map == after.special_tokens_map
@@ -518,7 +556,7 @@ def test_exported_run_has_the_same_logits_and_ids(trained):
     model = load_run(folder / "run")
     family = export_hf(folder / "run", folder / "out")
     auto = "AutoModelForSeq2SeqLM" if model.card.conditional else "AutoModelForMaskedLM"
-    auto = "AutoModelForCausalLM" if name in ("gpt", "xlnet") else auto
+    auto = "AutoModelForCausalLM" if name in ("gpt", "llama", "xlnet") else auto
     auto = "AutoModelForPreTraining" if name in ("bert", "albert", "electra") else auto
     theirs, info = getattr(transformers, auto).from_pretrained(
         folder / "out", output_loading_info=True
@@ -564,7 +602,7 @@ def test_exported_run_has_the_same_logits_and_ids(trained):
         shares = their_logits(generator, inputs)[inputs.real].softmax(-1)
         assert shares[:, ~predictable(model)].sum(-1).max() < 1e-6
     note = softmax_note(family)
-    assert (note is None) == (name not in ("gpt", "t5"))
+    assert (note is None) == (name not in ("gpt", "llama", "t5"))
     for text in TEXTS:
         words = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert words == model.tokenizer.encode(text)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lmlab.diagnosis.findings import Examination
 
 
-@terminal(examine)
+@terminal(examine, loads=True, without=("precision",))
 def doctor(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 if there are findings.")

@@ -128,7 +128,7 @@ def _warn_truncated_questions(count: int) -> None:
         )
 
 
-@terminal(verbs.predict, loads=False)
+@terminal(verbs.predict)
 def predict(
     run: RunArgument,
     arguments: Annotated[

@@ -23,7 +23,7 @@ MAX_SHOWN_CHARACTERS = 120
 """Most characters of a document printed."""
 
 
-@terminal(verbs.index_build)
+@terminal(verbs.index_build, loads=True, without=("precision",))
 def build(
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
@@ -55,7 +55,7 @@ def build(
     _print_description(built.about, out, as_json=as_json)
 
 
-@terminal(verbs.index_search)
+@terminal(verbs.index_search, loads=True, without=("precision",))
 def search(
     arguments: Annotated[
         list[str] | None,

@@ -15,7 +15,7 @@ from lmlab.core.errors import UserError
 from lmlab.verbs.diagnosis import inspect as inspect_runs
 
 
-@terminal(inspect_runs)
+@terminal(inspect_runs, loads=True)
 def inspect(
     arguments: Annotated[
         list[str], typer.Argument(metavar="RUN...", help="Folders of trained runs.")

@@ -62,6 +62,7 @@ def terminal(
         own = signature(body, eval_str=True).parameters.values()
         computes = any(p.annotation == RunArgument for p in own) if loads is None else loads
         computing = declared_options(ComputeOptions) if computes else []
+        computing = [option for option in computing if option.name not in without]
         for option in computing:  # of a verb that takes them itself as well
             declared.pop(option.name, None)
         of_verb = [_parameter(option) for option in declared.values()]

@@ -79,6 +79,18 @@ def current_compute() -> ComputeOptions:
     return _CURRENT.get() or ComputeOptions()
 
 
+def given_compute(
+    device: str | None, precision: PrecisionName | None, threads: int | None
+) -> ComputeOptions:
+    """These options, and for those that are not given the current ones."""
+    current = current_compute()
+    return ComputeOptions(
+        device=current.device if device is None else device,
+        precision=current.precision if precision is None else precision,
+        threads=current.threads if threads is None else threads,
+    )
+
+
 @contextmanager
 def computing_with(options: ComputeOptions) -> Iterator[None]:
     """Load models, and train, with these options in this block."""

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from lmlab.core.compute_options import ComputeOptions, computing_with, current_compute
+from lmlab.core.devices import find_device
 from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import device_of
 from lmlab.data.corpus import Corpus
 from lmlab.diagnosis import checks as package
 from lmlab.diagnosis.causality import CausalityReport
@@ -62,7 +65,8 @@ def examine(
             return examine_run(run, data=data, text=text)
         run = load_model(run)
     if run.stored:
-        return examine_run(run.path, data=data, text=text)
+        with computing_with(ComputeOptions(device=str(device_of(run.system)))):
+            return examine_run(run.path, data=data, text=text)
     if data is not None:
         raise UserError(f"data= applies to runs, and {run.name} was not trained here; remove it.")
     return examine_model(run, text=text)
@@ -77,6 +81,7 @@ def examine_run(
     `text`. Nothing is modified. Cost: reading the
     corpus once, and a few thousand tokens through the model.
     """
+    find_device(current_compute().device)  # report a missing one before anything else
     evidence = RunEvidence(run, data=data, text=text)
     findings: list[Finding] = []
     skipped: list[SkippedCheck] = []

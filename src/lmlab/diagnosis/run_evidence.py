@@ -45,9 +45,10 @@ from lmlab.inspection.gradient_flow import (
     measure_gradient_by_distance,
     measure_parameter_gradients,
 )
+from lmlab.interop.load_model import load_model
 from lmlab.training.config import TrainingConfig
 from lmlab.training.run_config import RunConfig
-from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
+from lmlab.training.run_folder import RunFolder, TrainedModel
 from lmlab.training.training_logs import read_metrics
 
 ANY_FAMILY = "any"
@@ -171,7 +172,7 @@ class RunEvidence:
     def model(self) -> TrainedModel:
         """The trained model."""
         try:
-            return load_run(self.folder.path)
+            return load_model(self.folder.path)
         except UserError as error:
             raise MissingEvidence(str(error).rstrip(".")) from error
 

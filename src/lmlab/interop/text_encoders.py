@@ -11,17 +11,19 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
+from lmlab.core.compute_options import current_compute
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.protocols import Encode, require
 from lmlab.core.retrieval_protocols import EncodeQueries, WithDocuments
 from lmlab.interop.hf.checkpoint_files import HUB_FILE_PATTERNS
 from lmlab.interop.hf.sentence_encoders import SentenceEncoderCheckpoint, load_sentence_encoder
-from lmlab.interop.load_model import is_hub_checkpoint
+from lmlab.interop.load_model import is_hub_checkpoint, load_model
+from lmlab.layers.model_placement import place_model
 from lmlab.retrieval.exact_search import Floats
 from lmlab.retrieval.retrieval_encoder import EncoderDescription, RetrievalEncoder
 from lmlab.retrieval.stored_index import IndexDescription, StoredIndex
-from lmlab.training.run_folder import TrainedModel, load_run
+from lmlab.training.run_folder import TrainedModel
 
 READ_CHUNK_BYTES = 2**20
 MIN_TOKENS = 2
@@ -29,11 +31,13 @@ MIN_TOKENS = 2
 
 
 def open_encoder(path: Path | str) -> RetrievalEncoder:
-    """Open the encoder of a run or of a Hugging Face checkpoint folder."""
+    """Open the encoder of a run or checkpoint folder, on the device of `current_compute`."""
     folder = Path(path)
     if is_hub_checkpoint(folder):
-        return CheckpointEncoder(load_sentence_encoder(folder), folder)
-    return RunEncoder(load_run(folder))
+        checkpoint = load_sentence_encoder(folder)
+        place_model(checkpoint.module, current_compute())
+        return CheckpointEncoder(checkpoint, folder)
+    return RunEncoder(load_model(folder))
 
 
 def find_encoder(path: Path, about: IndexDescription) -> RetrievalEncoder:

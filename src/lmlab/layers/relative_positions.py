@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.layers.input_embedding import SinusoidalPositionalEmbedding
+from lmlab.layers.rotary_scaling import RotaryScaling
 from lmlab.layers.sequence_mixer import LayerContext
 
 
@@ -40,16 +41,21 @@ class RotaryEmbedding(RelativePositionEncoding):
     """Rotary position embedding (RoPE, Su et al. 2021).
 
     Pairs (x_i, x_{i + D/2}) are rotated by position · base^(-2i/D), so that a product depends on
-    the relative distance alone.
+    the relative distance alone. `scaling` changes the frequencies.
     """
 
     frequencies: Tensor
 
-    def __init__(self, head_width: int, *, base: float = 10_000.0) -> None:
+    def __init__(
+        self, head_width: int, *, base: float = 10_000.0, scaling: RotaryScaling | None = None
+    ) -> None:
         super().__init__()
         assert head_width % 2 == 0, head_width
         powers = torch.arange(0, head_width, 2).float() / head_width
-        self.register_buffer("frequencies", base**-powers, persistent=False)
+        frequencies = base**-powers
+        if scaling is not None:
+            frequencies = scaling.scale(frequencies)
+        self.register_buffer("frequencies", frequencies, persistent=False)
 
     def transform_keys(self, keys: Tensor, positions: Tensor) -> Tensor:
         return self.transform_queries(keys, positions)

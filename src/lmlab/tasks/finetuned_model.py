@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import nn
+
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.data.tokenizers import Tokenizer
@@ -46,6 +48,8 @@ class FinetunedModel(ABC):
     has_graph: ClassVar[bool] = False
     """Whether answers come with a graph that can be plotted."""
     task: Task
+    system: nn.Module
+    """The base under its head, with the judge of long texts if there is one."""
     tokenizer: Tokenizer
     path: Path
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from lmlab.core.compute_options import current_compute
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
+from lmlab.layers.model_placement import place_model
 from lmlab.tasks.finetuned_model import FinetunedModel
 from lmlab.tasks.task_registry import find_task
 from lmlab.training.external_memory import load_external_memory
@@ -18,7 +20,8 @@ from lmlab.training.system_building import build_from_config
 def load_task(path: Path | str) -> FinetunedModel:
     """The fine-tuned model of a run's folder, whatever its task.
 
-    `predict(rows)` gives bare answers, `predict_with_details(rows)` their evidence too.
+    `predict(rows)` gives bare answers, `predict_with_details(rows)` their evidence too. The device
+    and the precision are those of `current_compute`.
     """
     run = RunFolder(Path(path))
     config = run.read_config()
@@ -28,7 +31,9 @@ def load_task(path: Path | str) -> FinetunedModel:
     if not run.tokenizer.exists():
         raise UserError(f"the run {run.path} has lost its tokenizer.json.")
     with stored_model_guard(run.path, run.weights):
-        return find_task(config.task.name).load(run, config)
+        model = find_task(config.task.name).load(run, config)
+    place_model(model.system, current_compute())
+    return model
 
 
 def is_task_run(path: Path | str) -> bool:

@@ -72,9 +72,7 @@ def check_distribution(fitting: str, config: TrainingConfig, *, alone: bool) -> 
             "not; remove it."
         )
     if not alone:
-        raise UserError(
-            "--teacher and --predecessor do not apply to --distributed fsdp; remove it."
-        )
+        raise UserError("--teacher and --predecessor do not apply to --distributed fsdp; use ddp.")
     for name in ("average", "snapshot_epochs", "compile"):
         if getattr(config, name):
             raise UserError(f"{name} does not apply to --distributed fsdp; remove one of them.")

@@ -7,12 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from lmlab.core.compute_options import (
-    ComputeOptions,
-    PrecisionName,
-    computing_with,
-    current_compute,
-)
+from lmlab.core.compute_options import PrecisionName, computing_with, given_compute
 from lmlab.core.errors import UserError
 from lmlab.core.untrusted_input import check_path
 from lmlab.verbs.language_model import LanguageModel
@@ -132,13 +127,7 @@ def load(
     check_path(run, "a run")
     if system is not None:
         register(system)
-    current = current_compute()
-    options = ComputeOptions(
-        device=current.device if device is None else device,
-        precision=current.precision if precision is None else precision,
-        threads=current.threads if threads is None else threads,
-    )
-    with verification(verify), computing_with(options):
+    with verification(verify), computing_with(given_compute(device, precision, threads)):
         model = LanguageModel(load_model(run))
     if language is not None:
         require(model.system, Multilingual, "--language").use_language(language)

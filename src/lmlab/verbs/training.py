@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
+from lmlab.core.compute_options import PrecisionName, computing_with, given_compute
 from lmlab.core.errors import UserError
 from lmlab.core.options import Argument, as_keywords, takes
 from lmlab.core.untrusted_input import check_path
@@ -79,11 +80,21 @@ def finetune(
     return finetune_run(run, **as_keywords(options))
 
 
-def load_task(run: str | Path) -> FinetunedModel:
-    """Load a fine-tuned run, whatever its task: `predict(rows)` gives its answers."""
+def load_task(
+    run: str | Path,
+    *,
+    device: str | None = None,
+    precision: PrecisionName | None = None,
+    threads: int | None = None,
+) -> FinetunedModel:
+    """Load a fine-tuned run, whatever its task: `predict(rows)` gives its answers.
+
+    `device`, `precision` and `threads` are those of `lmlab.load`.
+    """
     from lmlab.tasks.loading import load_task as load
 
-    return load(run)
+    with computing_with(given_compute(device, precision, threads)):
+        return load(run)
 
 
 @dataclass(frozen=True, kw_only=True)

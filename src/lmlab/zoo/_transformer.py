@@ -50,6 +50,14 @@ def make_norm(config: TransformerConfig, width: int | None = None) -> nn.Module:
     return kind(width or config.width, eps=config.norm_epsilon)
 
 
+def make_scores(config: TransformerConfig) -> DotProductScores:
+    """Dot-product or cosine scores."""
+    size = head_width(config)
+    if config.cosine_attention:
+        return CosineScores(size, temperature=config.temperature)
+    return DotProductScores(size, temperature=config.temperature, scaled=config.scaled_scores)
+
+
 def make_attention(
     config: TransformerConfig,
     positions: RelativePositionEncoding | None = None,
@@ -57,18 +65,12 @@ def make_attention(
     pattern: SparsePattern | None = None,
 ) -> MultiHeadAttention:
     """Multi-head attention with dot-product or cosine scores; dense without a `pattern`."""
-    size = head_width(config)
-    scores = (
-        CosineScores(size, temperature=config.temperature)
-        if config.cosine_attention
-        else DotProductScores(size, temperature=config.temperature, scaled=config.scaled_scores)
-    )
     make = MultiHeadAttention if pattern is None else partial(SparseAttention, pattern=pattern)
     return make(
         config.width,
         config.heads,
-        head_width=size,
-        scores=scores,
+        head_width=head_width(config),
+        scores=make_scores(config),
         positions=positions,
         dropout=config.attention_dropout,
         bias=config.biases and config.attention_biases,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,12 +77,16 @@ def test_translate_writes_the_translations_of_the_first_column(lmlab, tmp_path) 
         (("--out", "o.csv", "--jobs", 0), "jobs must be at least 1, got 0."),
         (("--out", "o.csv", "--chunk-bytes", 0), "chunk_bytes must be a whole number, 1 or more"),
         (("--out", "no/o.csv"), "there is no folder"),
+        (("--out", "o.csv", "--on", "dask"), "--on must be ray or ray://HOST:PORT, got 'dask'."),
+        (("--out", "o.csv", "--on", "ray://h:1"), "--on ray needs Ray: pip install 'lmlab[ray]'."),
     ],
 )
 def test_options_that_do_not_apply(
     lmlab, runs, text, tmp_path, monkeypatch, arguments, sentence
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # which lmlab sets, undone after the test
     result = lmlab("score", runs["ngram"], text, *arguments)
     assert result.code == 2 and sentence in result.err, result.err
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]

@@ -65,6 +65,15 @@ def test_one_job_needs_no_process():
         make_executor(ExecutorOptions(gpus=1), threads=1, folder=None)
 
 
+def test_ray_that_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # which lmlab sets, undone after the test
+    options = ExecutorOptions(on="ray://127.0.0.1:10001")
+    with pytest.raises(UserError, match=r"^--on ray needs Ray: pip install 'lmlab\[ray\]'\.$"):
+        make_executor(options, threads=1, folder=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
 def test_error_of_a_task_is_an_outcome(capfd):
     unknown = run_task(Task(name="a", function="trainin", payload={}))
     assert unknown.state == "failed" and "training" in unknown.failure

@@ -252,7 +252,10 @@ def test_a_full_disk_keeps_the_finished_parts(runs, text, tmp_path, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(chunk_tasks, "write_part", full)
-        with pytest.raises(UserError, match=r"disk is full; 2 of \d chunks are finished in"):
+        with pytest.raises(
+            UserError,
+            match=r"text.txt, chunk from line \d+: .*disk is full; 2 of \d chunks are finished in",
+        ):
             lmlab.score_file([runs["ngram"]], text, out, chunk_bytes=900)
     assert lmlab.score_file([runs["ngram"]], text, out, chunk_bytes=900).resumed == 2
 

@@ -16,6 +16,7 @@ from lmlab.interop.hf.weight_mapping import (
     IDENTITY,
     TRANSPOSE,
     ConcatenateMapped,
+    ConcatenateRows,
     NameTable,
     Reshape,
     ResizeRows,
@@ -33,6 +34,7 @@ TRANSFORMS = {
     "same": (IDENTITY, (6, 4), [(6, 4)]),
     "transposed": (TRANSPOSE, (6, 4), [(4, 6)]),
     "joined": (CONCATENATE, (6, 4), [(2, 4), (2, 4), (2, 4)]),
+    "rows joined": (ConcatenateRows((3, 2, 1)), (6, 4), [(3, 4), (2, 4), (1, 4)]),
     "by head": (BY_HEAD, (6, 4), [(4, 2, 3)]),
     "concatenated by head": (ConcatenateMapped(BY_HEAD), (12, 4), [(4, 2, 3), (4, 2, 3)]),
     "unsqueezed": (Unsqueeze(ResizeRows(ours=6, theirs=6)), (6,), [(1, 6)]),
@@ -112,14 +114,24 @@ def test_shape_mismatch_is_reported_by_weight_name():
         joined.to_ours({"q": torch.ones(2, 2), "k": torch.ones(2, 3)})
 
 
-SYSTEMS = {name: (family, name) for family in families().values() for name in family.systems}
+SYSTEMS = {
+    f"{name} as {family.model_type}": (family, name)
+    for family in families().values()
+    for name in family.systems
+}
+
+
+def tiny_settings(family, name):
+    """The settings of a system's tiny size, at the values that the family's checkpoints have."""
+    own = vars(system_module(name).SIZES["tiny"])
+    return own | {key: value for key, value in family.fixed.items() if key in own}
 
 
 @pytest.mark.parametrize(("family", "name"), SYSTEMS.values(), ids=SYSTEMS)
 def test_name_table_covers_every_weight_and_round_trips(family, name):
     """For each system's tiny size: our names are those of the state dict, and all round-trip."""
     vocabulary = Vocabulary(size=23)
-    settings = vars(system_module(name).SIZES["tiny"])
+    settings = tiny_settings(family, name)
     system = build_system(name, settings, vocabulary, seed=0)
     extra = len(family.extra(settings, vocabulary))
     shape = CheckpointSpec(
@@ -171,7 +183,7 @@ def test_config_round_trip_keeps_settings(family):
         def id(self, token: str) -> None:
             return None
 
-    settings = resolve_settings(vars(system_module(family.systems[0]).SIZES["tiny"]))
+    settings = resolve_settings(tiny_settings(family, family.systems[0]))
     shape = CheckpointSpec(settings=settings, vocabulary=TokenizerStub.vocabulary, rows=23)
     config = family.their_config(shape)
     names = frozenset(family.table(shape).their_names)

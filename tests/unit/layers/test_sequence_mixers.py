@@ -19,6 +19,7 @@ from lmlab.core.state import State
 from lmlab.layers.attention import CosineScores, MultiHeadAttention
 from lmlab.layers.block import Block, NormedReLU, PostNorm
 from lmlab.layers.feed_forward import FeedForward
+from lmlab.layers.grouped_attention import GroupedQueryAttention
 from lmlab.layers.inducing_points import InducingPointAttention
 from lmlab.layers.min_gru import MinGRUCell
 from lmlab.layers.recurrent_cells import RecurrentCell
@@ -46,6 +47,10 @@ def attention(**words: nn.Module) -> MultiHeadAttention:
     return MultiHeadAttention(WIDTH, HEADS, **words)  # type: ignore[arg-type]
 
 
+def grouped(key_value_heads: int, **words: nn.Module) -> GroupedQueryAttention:
+    return GroupedQueryAttention(WIDTH, 4, key_value_heads=key_value_heads, **words)
+
+
 def mab() -> Block:
     norms = [PostNorm(nn.LayerNorm(WIDTH)) for _ in range(2)]
     return Block(attention(), norms[0], FeedForward(WIDTH, 16), norms[1])
@@ -68,6 +73,11 @@ MIXERS: dict[str, Callable[[], SequenceMixer]] = {
     "shaw": lambda: attention(positions=ShawPositions(HEAD, clip_distance=2)),
     "nezha": lambda: attention(positions=NezhaPositions(HEAD)),
     "transformer-xl": lambda: attention(positions=TransformerXLPositions(WIDTH, HEADS, HEAD)),
+    "grouped queries": lambda: grouped(2),
+    "multi-query": lambda: grouped(1, positions=RotaryEmbedding(2)),
+    "normed queries and keys": lambda: grouped(
+        2, query_norm=nn.RMSNorm(2), key_norm=nn.RMSNorm(2), positions=ShawPositions(2)
+    ),
     "star": star,
     "inducing points": lambda: InducingPointAttention(mab(), mab(), points=2, width=WIDTH),
     **{
@@ -243,7 +253,8 @@ def test_captures_do_not_change_the_output(name: str) -> None:
 def silence(parts: list[MultiHeadAttention], head: int) -> None:
     """Zero the columns of the output map that read one head."""
     for part in parts:
-        part.output.weight[:, head * HEAD : (head + 1) * HEAD] = 0
+        size = part.head_width
+        part.output.weight[:, head * size : (head + 1) * size] = 0
 
 
 @pytest.mark.parametrize("name", [name for name in MIXERS if made(name).heads])

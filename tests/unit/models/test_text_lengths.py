@@ -24,7 +24,7 @@ WORD = 7
 
 EXTRA_POSITIONS = {
     # A next-token model never encodes the last token; an image's patches have their own positions.
-    **dict.fromkeys(["gpt", "hybrid", "vit"], 0),
+    **dict.fromkeys(["gpt", "llama", "hybrid", "vit"], 0),
     # The whole text is encoded at once; so is a source, by an encoder.
     **dict.fromkeys(["roberta", "spanbert", "ernie", "mpnet", "span-joint", "electra", "glm"], 1),
     **dict.fromkeys(["set-transformer", "star-transformer", "eae", "fae"], 1),

@@ -225,6 +225,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "sampled": ("gpt", {"objective": "nce"}, "a sampled loss does not compute"),
     "whole texts": ("xlnet", {}, "which this student does not have"),
     "predecessor": ("gpt", {"settings": {"replacing_rate": 0.1}}, "only with --predecessor RUN"),
+    "sharded": ("gpt", {"distributed": "fsdp"}, "do not apply to --distributed fsdp; use ddp"),
     "weight": ("gpt", {"settings": {"soft_target_weight": 2}}, "at least 0 and at most 1"),
 }
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -167,6 +167,17 @@ def test_minute_budget_stops_training(make_job: MakeJob, monkeypatch: pytest.Mon
     assert outcome.progress.step < 60
 
 
+@pytest.fixture
+def heard(number: signal.Signals) -> Iterator[None]:
+    """A signal that is not ignored, as SIGHUP is under nohup, where it stops no training."""
+    before = signal.getsignal(number)
+    if before is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    signal.signal(number, before)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stop_signal_saves_a_checkpoint_and_resumes_identically(
     make_job: MakeJob,

@@ -254,6 +254,10 @@ REFUSED = {
     "tokenizer": ({"tokenizer": "char"}, "the tokenizer is that of the predecessor"),
     "setting": ({"settings": {"soft_target_weight": 1}}, "applies only with --teacher RUN"),
     "width": ({"settings": {"layers": 2, "width": 32}}, "in more than the number of layers"),
+    "sharded": (
+        {"settings": {"layers": 2}, "distributed": "fsdp"},
+        "--predecessor do not apply to --distributed fsdp; use ddp",
+    ),
     "depth": ({}, "a divisor of 4, got 4; give --set layers=1 or 2"),
 }
 

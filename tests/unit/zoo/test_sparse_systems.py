@@ -44,7 +44,8 @@ def test_some_say_why_they_cannot(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt", "bert", "albert", "t5", "bart", "mass", "palm", "unilm", "spanbert", "hybrid"]
+    "name",
+    ["gpt", "bert", "albert", "t5", "bart", "mass", "palm", "unilm", "spanbert", "hybrid", "llama"],
 )
 def test_scores_equal_dense_attention_under_the_same_mask(
     name: str, monkeypatch: pytest.MonkeyPatch

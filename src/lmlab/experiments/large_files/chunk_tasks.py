@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.compute_options import ComputeOptions, computing_with
-from lmlab.core.errors import UserError
 from lmlab.core.manifest import verification
 from lmlab.core.protocols import Multilingual, require
 from lmlab.core.score import Convention, Summary
@@ -67,10 +66,7 @@ def run_chunk(payload: Mapping[str, Any], quiet: bool) -> TaskOutcome:
     compute = ComputeOptions(**job.compute)
     assert compute.threads is not None
     with thread_count(compute.threads), computing_with(compute):
-        try:
-            write_part(job, number, chunk)
-        except UserError as error:
-            raise UserError(f"{job.input}, chunk from line {chunk.first_line:,}: {error}") from None
+        write_part(job, number, chunk)
     return TaskOutcome(name=str(payload["name"]), state="finished")
 
 

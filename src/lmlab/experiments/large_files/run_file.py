@@ -192,17 +192,18 @@ class _ChunkSource:
         number = next(self._waiting, None)
         if number is None:
             return None
-        name = f"chunk {number + 1}"
+        name = f"chunk from line {self.chunks[number].first_line:,}"
         payload = {"job": self._payload, "number": number, "chunk": self.chunks[number]}
         return Task(name=name, function="chunk", payload={"name": name, **payload})
 
     def record(self, outcome: TaskOutcome) -> None:
         """A failed chunk ends the command; the finished parts stay."""
+        failure = f"{self.job.input}, {outcome.name}: {outcome.failure}"
         if outcome.state == "failed" and not self.done:
-            raise UserError(outcome.failure)
+            raise UserError(failure)
         if outcome.state == "failed":
             raise UserError(
-                f"{outcome.failure.rstrip('.')}; {self.done:,} of {len(self.chunks):,} chunks are "
+                f"{failure.rstrip('.')}; {self.done:,} of {len(self.chunks):,} chunks are "
                 f"finished in {self.job.parts}, and the same command continues."
             )
         self.done += 1

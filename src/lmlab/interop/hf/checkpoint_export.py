@@ -53,7 +53,13 @@ def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
     nothing is written; one that affects only training or scoring is stored under a key of ours.
     """
     model = load_run(run)
-    family = family_of_system(model.card.name)
+    imported = model.config.imported
+    their_config: Mapping[str, Any] = {} if imported is None else imported.config
+    family = family_of_system(
+        model.card.name,
+        resolve_settings(model.config.system_config),
+        model_type=their_config.get("model_type"),
+    )
     tokenizer, shape = exported_tokenizer(model, family)
     config = family.their_config(shape)
     # Training state of a sampled softmax (its noise distribution) is not exported.
@@ -64,12 +70,10 @@ def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
     )
     assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
     weights = {**table.to_theirs(state), **family.filler_weights(shape)}
-    if model.config.imported is None:  # an imported checkpoint is exported unchanged
+    if imported is None:  # an imported checkpoint is exported unchanged
         weights |= _never_predicted(family, shape, weights)
     if rest := family.unexpressed_settings(shape.settings, config, frozenset(weights), tokenizer):
         config[LMLAB_CONFIG_KEY] = rest
-    imported = model.config.imported
-    their_config: Mapping[str, Any] = {} if imported is None else imported.config
     # Entries of an imported config.json that do not describe its shape are kept.
     before = {k: v for k, v in their_config.items() if k not in DROPPED_CONFIG_FIELDS}
     with new_folder(Path(folder)) as partial:

@@ -75,15 +75,24 @@ def family_of_checkpoint(model_type: object, requested: str | None) -> Checkpoin
     return families()[model_type]
 
 
-def family_of_system(name: str) -> CheckpointFamily:
-    """The family that a system is exported as."""
-    for family in families().values():
-        if name in family.systems:
-            return family
-    exportable = sorted(system for family in families().values() for system in family.systems)
-    raise UserError(
-        f"{name} can't be stored in the Hub's format; systems that can: {', '.join(exportable)}."
-    )
+def family_of_system(
+    name: str, settings: Mapping[str, Any], *, model_type: object = None
+) -> CheckpointFamily:
+    """The family that a system with these settings is exported as.
+
+    Of several that can express them, the one of `model_type` (that of an imported checkpoint), else
+    the first. If none can, the first one's error says why.
+    """
+    own = [family for family in families().values() if name in family.systems]
+    if not own:
+        exportable = sorted({system for family in families().values() for system in family.systems})
+        raise UserError(
+            f"{name} can't be stored in the Hub's format; systems that can: "
+            f"{', '.join(exportable)}."
+        )
+    able = [family for family in own if family.inexpressible_setting(settings) is None]
+    same = [family for family in able if family.model_type == model_type]
+    return (same or able or own)[0]
 
 
 SAMPLED_LOSS_SETTINGS = frozenset({"noise", "noise_samples", "noise_shared", "log_z"})
@@ -326,19 +335,28 @@ class CheckpointFamily(ABC):
     def is_ignored(self, name: str) -> bool:
         return any(re.search(pattern, name) for pattern in self.ignored_weights)
 
-    def _check_expressible(self, settings: Mapping[str, Any]) -> None:
-        neutral = asdict(system_module(self.systems[0]).Config()) | dict(self.fixed)
+    def inexpressible_setting(self, settings: Mapping[str, Any]) -> str | None:
+        """The first of our settings that their config.json can't express at its value, if any."""
+        neutral = self._neutral_settings()
+        ignored = self.expressible_settings() | self.own_settings | self.dropped_settings
         for name, value in settings.items():
-            if name in self.expressible_settings() | self.own_settings | self.dropped_settings:
-                continue
-            usual = neutral[name]
-            if to_json_value(value) != to_json_value(usual):
-                raise UserError(
-                    f"the run has {name}={to_json_value(value)!r}, which a {self.model_type} "
-                    f"checkpoint "
-                    f"can't express (it always means {to_json_value(usual)!r}); it can't be "
-                    f"exported."
-                )
+            if name not in ignored and to_json_value(value) != to_json_value(neutral[name]):
+                return name
+        return None
+
+    def _neutral_settings(self) -> dict[str, Any]:
+        """The values that our settings have in every checkpoint of the family, if inexpressible."""
+        return asdict(system_module(self.systems[0]).Config()) | dict(self.fixed)
+
+    def _check_expressible(self, settings: Mapping[str, Any]) -> None:
+        name = self.inexpressible_setting(settings)
+        if name is not None:
+            value, usual = settings[name], self._neutral_settings()[name]
+            raise UserError(
+                f"the run has {name}={to_json_value(value)!r}, which a {self.model_type} "
+                f"checkpoint can't express (it always means {to_json_value(usual)!r}); it can't be "
+                f"exported."
+            )
 
 
 def special_token_ids(shape: CheckpointSpec) -> dict[str, int | None]:

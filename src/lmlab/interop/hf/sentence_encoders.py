@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import device_of
 from lmlab.core.untrusted_input import read_json_file
 from lmlab.interop.hf.checkpoint_files import read_config, read_json, weight_files
 from lmlab.interop.hf.tokenizer_files import check_tokenizer_file
@@ -123,7 +124,7 @@ class SentenceEncoderCheckpoint:
             truncation=self.window is not None,
             max_length=self.window,
             return_tensors="pt",
-        )
+        ).to(device_of(self.module))
         states = self.module(**inputs).last_hidden_state
         mask = inputs["attention_mask"].to(states.dtype)
         pooled = torch.cat([POOLING_FUNCTIONS[name](states, mask) for name in rules.poolings], 1)

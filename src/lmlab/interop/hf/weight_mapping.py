@@ -228,6 +228,23 @@ class ConcatenateMapped(TensorMapping):
         return [self.mapping.to_theirs(part, 1)[0] for part in tensor.chunk(count)]
 
 
+@dataclass(frozen=True)
+class ConcatenateRows(TensorMapping):
+    """Concatenation of tensors with these numbers of rows: queries, and keys and values of fewer
+    heads."""
+
+    rows: tuple[int, ...]
+
+    def to_ours(self, tensors: Sequence[Tensor]) -> Tensor:
+        rows = tuple(len(value) for value in tensors)
+        if rows != self.rows:
+            raise ValueError(f"have {rows} rows, but config.json declares {self.rows}")
+        return torch.cat(list(tensors))
+
+    def to_theirs(self, tensor: Tensor, count: int) -> list[Tensor]:
+        return list(tensor.split(self.rows))
+
+
 IDENTITY, TRANSPOSE = Identity(), Transpose()
 CONCATENATE = ConcatenateMapped(IDENTITY)
 
@@ -256,12 +273,12 @@ def linear_pairs(
 
 
 def concatenated_pairs(
-    key: str, hf_keys: Iterable[str], *, bias: bool = True
+    key: str, hf_keys: Iterable[str], mapping: TensorMapping = CONCATENATE, *, bias: bool = True
 ) -> Iterator[WeightPair]:
     """A linear layer of ours that concatenates several of theirs."""
     names = tuple(hf_keys)
     for kind in ("weight", "bias") if bias else ("weight",):
-        yield WeightPair(f"{key}.{kind}", tuple(f"{name}.{kind}" for name in names), CONCATENATE)
+        yield WeightPair(f"{key}.{kind}", tuple(f"{name}.{kind}" for name in names), mapping)
 
 
 @dataclass(frozen=True)
