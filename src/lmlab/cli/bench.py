@@ -24,22 +24,16 @@ HEADER = ("group", "n", "value", "95 % interval", "ties to first", "ties", "with
 
 @terminal(run_benchmark, loads=True)
 def bench(
-    suite: Annotated[
-        str,
-        typer.Argument(
-            metavar="SUITE",
-            help="blimp, supplement, syntaxgym, entity-tracking, wug; babylm: all but syntaxgym.",
-        ),
-    ],
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs or Hub folders.")],
+    arguments: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs or Hub folders.")],
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
     *,
+    suite: str,
     out: str | None,
     predictions: str | None,
     **options: Any,
 ) -> None:
-    models, others = split_models_and_data(runs)
+    models, others = split_models_and_data(arguments)
     if others:
         raise UserError(f"{others[0]} is no run; name the data by --data.")
     with text_progress_bar("scoring", results_follow=True) as done:

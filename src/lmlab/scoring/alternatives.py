@@ -46,8 +46,9 @@ class Alternatives(SuiteItem):
 
 
 def _share_of_first(totals: Sequence[float], best: float) -> float:
-    """Softmax of the log-probabilities at the first one."""
+    """Softmax of the log-probabilities at the first one; those that tie with the best are equal,
+    so that rounding gives an indifferent model no ranking."""
     if math.isinf(best):
         return 1 / len(totals)
-    weights = [math.exp(total - best) for total in totals]
+    weights = [1.0 if best - total <= TIE else math.exp(total - best) for total in totals]
     return weights[0] / sum(weights)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lmlab.core.errors import UserError
-from lmlab.core.options import Option
+from lmlab.core.options import Argument, Option
 from lmlab.core.shared_options import no_progress
 
 if TYPE_CHECKING:
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 def bench(
-    suite: str,
+    suite: Annotated[
+        str,
+        Argument(
+            "Suite: blimp, supplement, syntaxgym, entity-tracking, wug; babylm: all but syntaxgym.",
+            metavar="SUITE",
+        ),
+    ],
     runs: Sequence[GivenModel],
     *,
     data: Annotated[

@@ -45,6 +45,7 @@ EXPECTED = {
     "surprisal": "surprisal",
     "pseudo-log-likelihood": "scoring/pseudo_log_likelihood.py",
     "minimal pairs": "lmlab pairs",
+    "SyntaxGym": "lmlab bench",
     "Kneser-Ney": "inference/kneser_ney.py",
     "forward-backward": "models/hmm.py",
     "Viterbi": "inference/linear_chain.py",

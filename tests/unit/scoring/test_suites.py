@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.system import System
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
+from lmlab.scoring.alternatives import Alternatives
 from lmlab.scoring.babylm_predictions import babylm_predictions, write_babylm_predictions
 from lmlab.scoring.scorer import Scorer
 from lmlab.scoring.suite import Suite
@@ -128,6 +130,10 @@ def test_wug_is_a_rank_correlation_with_people(tmp_path: Path) -> None:
         assert result.average.value == pytest.approx(expected)
     [first, *_] = result.items
     assert first.preference == pytest.approx(1 / (1 + math.exp(-2)))
+    nearly = Alternatives(phenomenon="", paradigm="", texts=("good", "fair"))
+    [score] = unigram().score(["good"])
+    scores = [score, replace(score, total=score.total + 1e-7)]
+    assert nearly.result(scores).preference == 0.5  # rounding is no preference
     same = [{"sentences": "good\tgood", "ratio": ratio} for ratio in (0.1, 0.7)]
     indifferent = evaluate("wug", write(tmp_path / "wug.jsonl", *same))
     assert math.isnan(indifferent.average.value)

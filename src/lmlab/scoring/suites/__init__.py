@@ -1,1 +1,0 @@
-"""Benchmark suites, one file each: its SUITE registers it."""
