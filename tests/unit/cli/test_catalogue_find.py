@@ -22,7 +22,7 @@ EXPECTED = {
     "KV cache": "layers/kv_cache.py",
     "layer norm": "layers/block.py",
     "positional embedding": "layers/input_embedding.py",
-    "rotary": "RotaryEmbedding",
+    "rotary": "layers/relative_positions.py",
     "special token": "core/vocabulary.py",
     "BPTT": "training/config.py",
     "gradient accumulation": "training/config.py",
@@ -63,7 +63,7 @@ EXPECTED = {
     "byte-pair encoding": "data/tokenizer_training.py",
     "Hochreiter": "lstm",
 }
-"""What one of the first three results must name: a file, class, system, command or setting."""
+"""What one of the first three results must name: a file, system, command or setting."""
 
 
 @pytest.fixture(scope="module")
