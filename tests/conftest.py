@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from lmlab.core import registry
 
 from .skips import ALLOWED, Skip, not_allowed, read_rules, skip_of
 
@@ -52,3 +56,12 @@ class SkipsFail:
             "Install what is missing (delete .venv/.installed-test and run make test), allow the "
             f"skip in tests/{ALLOWED.name} with a reason, or run make test ALLOW_SKIPS=1."
         )
+
+
+@pytest.fixture(autouse=True)
+def forget_given_systems() -> Iterator[None]:
+    """Systems that a test gives as files are in no other test's catalogue."""
+    before = dict(registry._given)
+    yield
+    for name in registry._given.keys() - before.keys():
+        registry.remove_system(name)
