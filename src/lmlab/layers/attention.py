@@ -295,6 +295,7 @@ class MultiHeadAttention(CausalMixer):
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=context.causal,
             scale=self.scores.scale,
+            enable_gqa=keys.shape[1] != queries.shape[1],  # heads may share keys and values
         )
 
     def _masked_scores(

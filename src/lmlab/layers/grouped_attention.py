@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.layers.attention import MultiHeadAttention
@@ -71,20 +70,6 @@ class GroupedQueryAttention(MultiHeadAttention):
     def _for_all_heads(self, shared: Tensor) -> Tensor:
         """(B, H, T, D) the keys or values (B, G, T, D) of each query head."""
         return shared.repeat_interleave(self.heads // self.key_value_heads, 1)
-
-    def _attend_fused(
-        self, queries: Tensor, keys: Tensor, value_vectors: Tensor, context: LayerContext
-    ) -> Tensor:
-        return F.scaled_dot_product_attention(
-            queries,
-            keys,
-            value_vectors,
-            attn_mask=context.mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=context.causal,
-            scale=self.scores.scale,
-            enable_gqa=True,
-        )
 
     def _masked_scores(
         self, queries: Tensor, keys: Tensor, context: LayerContext

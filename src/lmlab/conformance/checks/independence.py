@@ -34,7 +34,7 @@ def predictions_ignore_masked_inputs(tested: SystemUnderTest) -> None:
 @check(
     "conditional-masked-inputs",
     "Given a source, no prediction depends on an input that the attention mask hides from it, and "
-    "no score of a token on later tokens.",
+    "no score of a token on later tokens, which only a pseudo-log-likelihood may use.",
     law="does not use masked inputs",
     protocol="LogProb",
     conditional=True,
@@ -44,7 +44,7 @@ def predictions_ignore_masked_inputs(tested: SystemUnderTest) -> None:
 def conditional_predictions_ignore_masked_inputs(tested: SystemUnderTest) -> None:
     source, _, text, _ = tested.sentences
     _check_masked_inputs(tested, tested.pairs([source], [text]))
-    if tested.system.scorer_kind != "masked":  # a pseudo-likelihood conditions on later tokens
+    if tested.system.scorer_kind != "masked":
         _check_no_future_leak(tested, tested.pairs([source], [text]))
 
 
