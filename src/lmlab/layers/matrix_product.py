@@ -1,8 +1,9 @@
 """Matrix products by oneDNN where torch's default BLAS (MKL) is slower: float32 on x86 CPUs.
 
-MKL has no AVX-512 kernels for processors of other makers: there a large product takes 2.3 to 2.8
-times as long as by oneDNN, which torch ships as well but uses for recurrent layers and convolutions
-alone (`benchmarks/mixture_speed.py`). Both round as float32 does; sums may be in another order.
+MKL is slow on processors of other makers: on one of AMD, oneDNN computed the products of an output
+layer 1.4 to 2.4 times as fast (`benchmarks/matrix_product.py`). torch ships it as well, but uses it
+for recurrent layers and convolutions alone. Both round as float32 does; sums may be in another
+order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ WORTH_ONEDNN = 2**21
 
 def _available() -> bool:
     vectors = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    return vectors and torch.backends.mkldnn.is_available()
+    # The operator is no part of torch's public interface; without it there is F.linear.
+    named = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return vectors and torch.backends.mkldnn.is_available() and named
 
 
 _AVAILABLE = _available()
