@@ -24,7 +24,7 @@ SHOWN_ORDERS = (3, 4, 5, 6, 12)
 LAST_SECOND = 60 * MINUTES
 BOUND_DASHES = (0, (4, 2))
 HIGHEST = 4.0
-"""Bits per byte above which curves are cut off: the first steps of every training."""
+"""Bits per byte above which curves are cut off, but for ends: the first steps of every training."""
 
 
 def write_picture(path: Path, folders: Folders) -> None:
@@ -85,7 +85,8 @@ def family_colours() -> dict[str, str]:
 def draw_panel(axes: Axes, rows: Sequence[Row], colours: dict[str, str]) -> None:
     ends = [row.curve[-1][1] for row in rows]
     low = min(ends) - 0.05
-    high = min(HIGHEST, max(bits for row in rows for _, bits in row.curve) + 0.1)
+    first = min(HIGHEST, max(bits for row in rows for _, bits in row.curve))
+    high = max(first, *ends) + 0.1
     axes.set_xlim(0, LAST_SECOND)
     axes.set_ylim(low, max(high, low + 0.5))
     axes.set_xticks(np.arange(0, LAST_SECOND + 1, 30))
